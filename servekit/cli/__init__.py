@@ -1,0 +1,1 @@
+"""WORDS: click in, text out, and the one error boundary. No decisions."""

@@ -1,0 +1,121 @@
+"""The command line: groups, lazy loading, and the one place where errors are shown."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from servekit import __version__
+from servekit.errors import ServekitError
+
+# name -> (group, one line). The table keeps ``servekit --help`` from importing a single command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("Start", "Write a commented servekit.toml."),
+    "package": ("Start", "Turn weights, a model class and a handler into a .mar."),
+    "build": ("Start", "Build the Docker image that `up --runtime docker` runs."),
+    "up": ("Serve", "Start TorchServe on chosen GPUs; wait until every worker answers."),
+    "status": ("Serve", "Show deployments, workers, GPUs and precision."),
+    "logs": ("Serve", "Print or follow a deployment's logs."),
+    "predict": ("Serve", "Send one file to a model."),
+    "token": ("Serve", "Show or rotate the access token."),
+    "down": ("Serve", "Stop a deployment and remove what it left."),
+    "loadtest": ("Judge", "Load a model with Locust; write report.json and report.html."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in ``servekit.cli.<name>`` as ``command``, imported when called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"servekit.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for group in dict.fromkeys(group for group, _ in COMMANDS.values()):
+            with formatter.section(group):
+                formatter.write_dl([(name, line) for name, (g, line) in COMMANDS.items() if g == group])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if near:
+                error.message += f" Did you mean {near[0]}?"
+            raise
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExamples:\n"
+    "  servekit init\n"
+    "  servekit package digits.pt --name digits --model model.py:DigitsCNN --handler image\n"
+    "  servekit up digits --gpus 0\n"
+    "  servekit loadtest --model digits --payload digit.png --slo 'p99<50ms,errors<0.1%'",
+)
+@click.version_option(__version__, prog_name="servekit")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Package a PyTorch model, serve it with TorchServe on chosen GPUs, prove what it delivers."""
+    ctx.obj = {"debug": debug}
+
+
+def show_error(error: ServekitError) -> None:
+    """Evidence first, then what is wrong, then what to do; all on stderr."""
+    if error.detail:
+        click.echo(error.detail.rstrip(), err=True)
+        click.echo(err=True)
+    click.echo(click.style("Error: ", fg="red", bold=True) + error.message, err=True)
+    if error.hint:
+        click.echo(click.style("Next:  ", fg="cyan", bold=True) + error.hint, err=True)
+
+
+def main(argv: Sequence[str] | None = None) -> Any:
+    """Run the command line and exit with a documented code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    if debug:  # accepted anywhere on the line
+        args = [arg for arg in args if arg != "--debug"]
+    try:
+        code = cli.main(args=args, prog_name="servekit", standalone_mode=False, obj={"debug": debug})
+    except ServekitError as error:
+        if debug:
+            raise
+        show_error(error)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader (head, less) left. Point stdout elsewhere so that the interpreter's last flush is quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(f"Error: internal error, please report it: {type(error).__name__}: {error}", err=True)
+        click.echo("Next:  run the same command with --debug for the traceback.", err=True)
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

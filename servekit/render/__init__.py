@@ -1,0 +1,1 @@
+"""NOUN -> TEXT: pure functions, each with a golden file under tests/golden/."""

@@ -1,0 +1,1 @@
+"""THE WORLD: one owner for each outside thing, and no decisions."""
