@@ -1,0 +1,1 @@
+"""DEPLOYMENT -> PLAN: pure, one module a backend."""
