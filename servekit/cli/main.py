@@ -12,6 +12,7 @@ import click
 
 from servekit import __version__
 from servekit.errors import ServekitError
+from servekit.system.signals import raise_on_termination
 
 # name -> (group, one line). The table keeps ``servekit --help`` from importing a single command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -56,7 +57,7 @@ class LazyGroup(click.Group):
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if near:
-                error.message += f" Did you mean {near[0]}?"
+                raise click.UsageError(f"{error.message} Did you mean {near[0]}?", ctx) from None
             raise
 
 
@@ -93,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> Any:
     debug = "--debug" in args
     if debug:  # accepted anywhere on the line
         args = [arg for arg in args if arg != "--debug"]
+    raise_on_termination()
     try:
         code = cli.main(args=args, prog_name="servekit", standalone_mode=False, obj={"debug": debug})
     except ServekitError as error:

@@ -1,0 +1,85 @@
+"""The workers' log: which models failed to load, how often, and with which traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+# "2026-12-01T05:14:22,840 INFO  W-9000-digits_1.0-stdout - text", by config/log4j2.xml
+_LINE = re.compile(
+    r"^\S+ \S+\s+W-(?P<port>\d+)-(?P<model>.+)_(?P<version>[^_]+?)-std(?:out|err) - (?P<text>.*)$"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_DIED = "Backend worker process died."
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One death of a worker while it loaded a model, with the Python traceback it printed."""
+
+    model: str
+    worker: str
+    traceback: str
+
+    @property
+    def cause(self) -> str:
+        """The exception's own line: what two identical failures share."""
+        return self.traceback.rstrip().rsplit("\n", 1)[-1]
+
+
+def failures(log: Path) -> tuple[Failure, ...]:
+    """All failures in a model.log so far, oldest first."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ()
+    return parse(text.splitlines())
+
+
+def parse(lines: Iterable[str]) -> tuple[Failure, ...]:
+    """Find worker deaths in log lines; several workers may be interleaved."""
+    open_blocks: dict[tuple[str, str], list[str]] = {}
+    found: list[Failure] = []
+    for line in lines:
+        match = _LINE.match(line)
+        if not match:
+            continue
+        key, text = (match["model"], match["port"]), match["text"]
+        if _DIED in text:
+            _close(key, open_blocks, found)
+            open_blocks[key] = []
+        elif key in open_blocks:
+            if text.startswith("[PID]") or text.startswith("s_name_part0"):  # the next try begins
+                _close(key, open_blocks, found)
+            else:
+                open_blocks[key].append(text)
+    for key in list(open_blocks):
+        _close(key, open_blocks, found)
+    return tuple(found)
+
+
+def _close(key: tuple[str, str], open_blocks: dict[tuple[str, str], list[str]], found: list[Failure]) -> None:
+    block = open_blocks.pop(key, None)
+    if block and _complete(block):
+        found.append(Failure(key[0], key[1], unmask("\n".join(block))))
+
+
+def _complete(block: list[str]) -> bool:
+    """A traceback has been written to its end: its last line names the exception, flush left."""
+    last = next((line for line in reversed(block) if line.strip()), "")
+    return bool(last) and not last.startswith((" ", _TRACEBACK))
+
+
+def unmask(traceback: str) -> str:
+    """The user's own exception out of a chain.
+
+    When a handler's import fails, TorchServe tries ``ts.torch_handler.<handler>`` and dies of *that*; the
+    true error is the first of the chain.
+    """
+    parts = re.split(r"\n\s*\n(?:" + "|".join(_CHAINED) + r")[^\n]*\n\s*\n?", traceback)
+    if len(parts) > 1 and "ts.torch_handler" in parts[-1].rstrip().rsplit("\n", 1)[-1]:
+        return parts[0].strip()
+    return traceback.strip()
