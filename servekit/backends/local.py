@@ -10,9 +10,7 @@ from servekit.domain.deployment import Deployment
 from servekit.domain.plan import MakeFolder, Plan, StartProcess
 
 
-def up(
-    deployment: Deployment, runtime: Runtime, environment: Mapping[str, str], python_path: str | None
-) -> Plan:
+def up(deployment: Deployment, runtime: Runtime, environment: Mapping[str, str], python_path: str | None) -> Plan:
     """Files, then the frontend in a session of its own.
 
     ``environment`` is the caller's; ``python_path`` what may stay of PYTHONPATH, whose entries TorchServe

@@ -130,9 +130,7 @@ class State:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> State:
-        gpus = tuple(
-            Gpu(**{**gpu, "compute_capability": _pair(gpu.get("compute_capability"))}) for gpu in data["gpus"]
-        )
+        gpus = tuple(Gpu(**{**gpu, "compute_capability": _pair(gpu.get("compute_capability"))}) for gpu in data["gpus"])
         models = tuple(ModelState(**model) for model in data["models"])
         return cls(**{**data, "ports": Ports(**data["ports"]), "gpus": gpus, "models": models})
 

@@ -59,6 +59,10 @@ class ModelSpec:
     tensor: TensorOptions = field(default_factory=TensorOptions)
 
     @property
+    def builtin_handler(self) -> bool:
+        return self.handler in BUILTIN_HANDLERS
+
+    @property
     def model_file(self) -> str | None:
         return self.model.rpartition(":")[0] if self.model else None
 

@@ -139,9 +139,7 @@ class _Reader:
     def problem(self, path: Path, message: str) -> None:
         self.problems.append(f"{self.file}:{line_of(self.text, path)}: {message}")
 
-    def table(
-        self, data: Mapping[str, Any], schema: Mapping[str, tuple[str, Any]], path: Path
-    ) -> dict[str, Any]:
+    def table(self, data: Mapping[str, Any], schema: Mapping[str, tuple[str, Any]], path: Path) -> dict[str, Any]:
         """The keys of ``data`` that are known and right; a problem for each that is not."""
         good: dict[str, Any] = {}
         for key, value in data.items():
@@ -162,9 +160,7 @@ def parse_project(text: str, file: str = FILE) -> Project:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"{file} is not TOML: {error}.", hint="Compare it with: servekit init --print"
-        ) from None
+        raise ConfigError(f"{file} is not TOML: {error}.", hint="Compare it with: servekit init --print") from None
     reader = _Reader(text, file)
     root = reader.table(data, _ROOT, ())
     if "schema" not in data:
@@ -185,9 +181,7 @@ def parse_project(text: str, file: str = FILE) -> Project:
             f"server.auth = false with server.bind = {server.bind!r} would let anybody in the network run "
             "the models; keep auth, or bind to 127.0.0.1.",
         )
-    raise_together(
-        ConfigError, reader.problems, hint="`servekit init --print` shows every key with its default."
-    )
+    raise_together(ConfigError, reader.problems, hint="`servekit init --print` shows every key with its default.")
     return Project(models, server, runtime)
 
 
@@ -209,9 +203,7 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
             reader.problem((*path, key), message)
     for section in BUILTIN_HANDLERS:
         if section in entry and good.get("handler") in BUILTIN_HANDLERS and good["handler"] != section:
-            reader.problem(
-                (*path, section), f"models.{section} has no effect with handler = {good['handler']!r}."
-            )
+            reader.problem((*path, section), f"models.{section} has no effect with handler = {good['handler']!r}.")
     if good.get("handler") == "image":
         reader.problems += [
             f"{reader.file}:{line_of(reader.text, (*path, 'image', key))}: {message}"
@@ -227,9 +219,7 @@ def image_problems(image: ImageOptions) -> list[tuple[str, str]]:
     problems = []
     for key, values in (("mean", image.mean), ("std", image.std)):
         if len(values) != image.channels:
-            problems.append(
-                (key, f"image.{key} has {len(values)} numbers for image.channels = {image.channels}.")
-            )
+            problems.append((key, f"image.{key} has {len(values)} numbers for image.channels = {image.channels}."))
     if image.crop > image.resize:
         problems.append(("crop", f"image.crop = {image.crop} is larger than image.resize = {image.resize}."))
     return problems

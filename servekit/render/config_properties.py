@@ -71,9 +71,7 @@ def config_properties(deployment: Deployment) -> str:
             ),
         ),
     )
-    lines = [
-        f"# Written by servekit for the deployment {deployment.name}. Overwritten by every `servekit up`."
-    ]
+    lines = [f"# Written by servekit for the deployment {deployment.name}. Overwritten by every `servekit up`."]
     for title, pairs in sections:
         lines += ["", f"# {title}"]
         lines += [f"{key}={escape(_text(value))}" for key, value in pairs]

@@ -65,9 +65,7 @@ def load(home: Path) -> State | None:
 def homes(root: Path) -> tuple[Path, ...]:
     """Every deployment folder of the project, also those without a state."""
     deployments = folder(root) / "deployments"
-    return (
-        tuple(sorted(path for path in deployments.iterdir() if path.is_dir())) if deployments.is_dir() else ()
-    )
+    return tuple(sorted(path for path in deployments.iterdir() if path.is_dir())) if deployments.is_dir() else ()
 
 
 def states(root: Path) -> tuple[State, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -54,6 +55,9 @@ def remove(*folders: Path) -> None:
 
 def _make_folder(step: MakeFolder) -> None:
     step.path.mkdir(parents=True, exist_ok=True)
+    if step.path.is_symlink() or step.path.stat().st_uid != os.getuid():
+        # The scratch folder's name can be guessed, and /tmp is everybody's.
+        raise PermissionError(errno.EPERM, "belongs to another user", str(step.path))
     step.path.chmod(step.mode)
     if step.owner is not None:
         os.chown(step.path, *step.owner)

@@ -45,8 +45,6 @@ def _free(bind: str, port: int) -> bool:
             raise ConfigError(f"{bind!r} is not an address of this host.", hint="See [server] bind.") from None
         except OSError as error:
             if error.errno == 99:  # EADDRNOTAVAIL
-                raise ConfigError(
-                    f"{bind!r} is not an address of this host.", hint="See [server] bind."
-                ) from None
+                raise ConfigError(f"{bind!r} is not an address of this host.", hint="See [server] bind.") from None
             return False
     return True

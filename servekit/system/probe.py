@@ -16,11 +16,27 @@ from servekit.errors import GpuError, HostError
 _PROBES = Path(__file__).resolve().parent.parent / "probes"
 
 
-def run(name: str, *, env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> dict[str, Any]:
+def run(
+    name: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    request: Mapping[str, Any] | None = None,
+    timeout_s: float = 300.0,
+) -> dict[str, Any]:
     """The JSON that ``probes/<name>.py`` prints last. HostError with its output when it prints none."""
-    argv = (sys.executable, str(_PROBES / f"{name}.py"))
+    argv = (sys.executable, "-B", str(_PROBES / f"{name}.py"))
     try:
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            argv,
+            env=env,
+            cwd=cwd,
+            input=json.dumps(request or {}),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired as error:
         raise HostError(f"The {name} probe did not end within {timeout_s:g} s.") from error

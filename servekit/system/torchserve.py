@@ -56,9 +56,7 @@ def alive(state: State) -> bool:
 
 def describe(state: State, model: str, *, timeout_s: float = 10.0) -> ModelInfo | None:
     """The model as the server sees it; None while it is not (or no longer) registered."""
-    answer = _request(
-        state, "management", "GET", f"{state.management_url}/models/{model}", timeout_s=timeout_s
-    )
+    answer = _request(state, "management", "GET", f"{state.management_url}/models/{model}", timeout_s=timeout_s)
     if answer.status_code == 404:
         return None
     if answer.status_code != 200:
@@ -71,9 +69,7 @@ def describe(state: State, model: str, *, timeout_s: float = 10.0) -> ModelInfo 
         min_workers=data["minWorkers"],
         batch_size=data["batchSize"],
         max_batch_delay_ms=data["maxBatchDelay"],
-        workers=tuple(
-            WorkerInfo(worker["id"], int(worker["pid"]), worker["status"]) for worker in data["workers"]
-        ),
+        workers=tuple(WorkerInfo(worker["id"], int(worker["pid"]), worker["status"]) for worker in data["workers"]),
         queue_free=queue.get("remainingCapacity"),
         pending=queue.get("pendingRequests"),
     )
@@ -114,9 +110,7 @@ def _request(
             headers["Authorization"] = f"Bearer {tokens.renew_if_expired(state, kind, refused).key}"
             answer = requests.request(method, url, headers=headers, data=body, timeout=timeout_s)
     except requests.Timeout as error:
-        raise RequestError(
-            f"{url} did not answer within {timeout_s:g} s.", hint="See: servekit status"
-        ) from error
+        raise RequestError(f"{url} did not answer within {timeout_s:g} s.", hint="See: servekit status") from error
     except requests.RequestException as error:
         raise NotRunningError(f"{url} does not answer: {error}.", hint="See: servekit status") from error
     return answer

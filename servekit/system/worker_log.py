@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 # "2026-12-01T05:14:22,840 INFO  W-9000-digits_1.0-stdout - text", by config/log4j2.xml
-_LINE = re.compile(
-    r"^\S+ \S+\s+W-(?P<port>\d+)-(?P<model>.+)_(?P<version>[^_]+?)-std(?:out|err) - (?P<text>.*)$"
-)
+_LINE = re.compile(r"^\S+ \S+\s+W-(?P<port>\d+)-(?P<model>.+)_(?P<version>[^_]+?)-std(?:out|err) - (?P<text>.*)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _DIED = "Backend worker process died."
@@ -39,6 +38,18 @@ def failures(log: Path) -> tuple[Failure, ...]:
     return parse(text.splitlines())
 
 
+def starts(log: Path) -> dict[tuple[str, str], int]:
+    """How often each (model, worker) was started so far."""
+    counts: dict[tuple[str, str], int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            match = _LINE.match(line)
+            if match and match["text"].startswith("[PID]"):
+                key = (match["model"], match["port"])
+                counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
 def parse(lines: Iterable[str]) -> tuple[Failure, ...]:
     """Find worker deaths in log lines; several workers may be interleaved."""
     open_blocks: dict[tuple[str, str], list[str]] = {}
@@ -52,7 +63,7 @@ def parse(lines: Iterable[str]) -> tuple[Failure, ...]:
             _close(key, open_blocks, found)
             open_blocks[key] = []
         elif key in open_blocks:
-            if text.startswith("[PID]") or text.startswith("s_name_part0"):  # the next try begins
+            if text.startswith(("[PID]", "s_name_part0")):  # the next try begins
                 _close(key, open_blocks, found)
             else:
                 open_blocks[key].append(text)

@@ -1,0 +1,1 @@
+"""The runtime below our handlers, vendored into each archive. Never imports servekit."""

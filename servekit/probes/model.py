@@ -1,0 +1,167 @@
+"""Does what goes into an archive work together? Run as a script in a child process, with cwd = a folder
+laid out like the archive; reads the request as JSON on stdin and prints one JSON line::
+
+    {"handler": "image_handler.py", "weights": "w.pt" | null, "format": "state_dict" | "torchscript",
+     "file": "model.py" | null, "class": "Net" | null, "args": {...}}
+    -> {"problem": str | null, "detail": str, "parameters": int | null, "hint": str}
+
+Only the archive's files and site-packages can be imported here, as in the worker: what is missing, is
+missing now and not on the server. Weights are read with weights_only=True, never unpickled freely.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+import json
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+class ArchiveError(Exception):
+    """What is wrong, what to do, and the evidence."""
+
+    def __init__(self, message: str, hint: str = "", detail: str = "") -> None:
+        super().__init__(message)
+        self.message, self.hint, self.detail = message, hint, detail
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    result: dict[str, Any] = {"problem": None, "detail": "", "hint": "", "parameters": None}
+    # Whatever user code prints must not end up in our one line of JSON.
+    answer, sys.stdout = sys.stdout, sys.stderr
+    sys.path[0] = str(Path.cwd())
+    try:
+        _check_handler(request["handler"])
+        if request["weights"]:
+            result["parameters"] = _check_weights(request)
+    except ArchiveError as problem:
+        result |= {"problem": problem.message, "hint": problem.hint, "detail": problem.detail}
+    print(json.dumps(result), file=answer, flush=True)
+    # A user's module may have started threads: they must not keep this process alive.
+    os._exit(0)
+
+
+def _check_handler(file: str) -> None:
+    """TorchServe imports it as a top-level module and wants exactly one class, or a function `handle`."""
+    for node in ast.walk(ast.parse(Path(file).read_bytes(), filename=file)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ArchiveError(
+                f"{file}:{node.lineno}: a relative import; TorchServe imports the handler as a top-level module.",
+                "Write an absolute import, and put the imported file into the archive with --extra-file.",
+            )
+    module = _import(file, "the handler")
+    if hasattr(module, "handle"):
+        return
+    classes = [
+        name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
+    if len(classes) != 1:
+        listed = ", ".join(classes) or "none"
+        raise ArchiveError(
+            f"{file} must define exactly one class, or a function handle(data, context); it defines: {listed}.",
+            "Move the other classes into a module of their own (--extra-file) and import them.",
+        )
+    missing = [name for name in ("initialize", "handle") if not hasattr(getattr(module, classes[0]), name)]
+    if missing:
+        raise ArchiveError(f"{file}: the class {classes[0]} has no {' and no '.join(missing)}.")
+
+
+def _import(file: str, what: str) -> Any:
+    name = file.removesuffix(".py").replace("/", ".")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ArchiveError(
+            f"{what} {file} imports {error.name!r}, which is neither in the archive nor installed here.",
+            "Put a file of yours into the archive with --extra-file; install a package where the server runs.",
+            traceback.format_exc(),
+        ) from error
+    except Exception as error:
+        raise ArchiveError(
+            f"{what} {file} cannot be imported: {type(error).__name__}: {error}", "", traceback.format_exc()
+        ) from error
+
+
+def _check_weights(request: dict[str, Any]) -> int:
+    import torch
+
+    if request["format"] == "torchscript":
+        try:
+            model = torch.jit.load(request["weights"], map_location="cpu")
+        except RuntimeError as error:
+            first = str(error).strip().splitlines()[0]
+            raise ArchiveError(f"torch cannot read the TorchScript file: {first}") from error
+        return sum(parameter.numel() for parameter in model.parameters())
+    model = _build(request)
+    from servekit_worker import weights
+
+    try:
+        weights.fill(model, _state(request["weights"]))
+    except ValueError as error:
+        raise ArchiveError(f"{error}.", "Are file, class, --model-arg and weights of the same model?") from error
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _state(path: str) -> dict[str, Any]:
+    import torch
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ArchiveError(
+            "the weights file holds pickled Python objects, not plain tensors; loading them would run code.",
+            "Save a state dict: torch.save(model.state_dict(), 'weights.pt')",
+            str(error).strip().splitlines()[0],
+        ) from error
+    except Exception as error:
+        raise ArchiveError(
+            f"torch cannot read the weights: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        ) from error
+    if not isinstance(state, dict) or not all(torch.is_tensor(value) for value in state.values()):
+        keys = f" with the keys {', '.join(map(str, list(state)[:6]))}" if isinstance(state, dict) else ""
+        raise ArchiveError(
+            f"the weights file holds a {type(state).__name__}{keys}, not a state dict of tensors.",
+            "Save the state dict itself: torch.save(model.state_dict(), 'weights.pt')",
+        )
+    return state
+
+
+def _build(request: dict[str, Any]) -> Any:
+    import torch
+
+    file, name = request["file"], request["class"]
+    module = _import(file, "the model file")
+    model_class = getattr(module, name, None)
+    if not inspect.isclass(model_class):
+        there = [
+            key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, torch.nn.Module)
+        ]
+        near = difflib.get_close_matches(name, there, n=1)
+        raise ArchiveError(
+            f"{file} has no class {name!r}; it has: {', '.join(there) or 'no torch.nn.Module'}.",
+            f"Did you mean {near[0]}?" if near else "",
+        )
+    try:
+        model = model_class(**request["args"])
+    except Exception as error:
+        raise ArchiveError(
+            f"{name}({', '.join(f'{k}={v!r}' for k, v in request['args'].items())}) failed: "
+            f"{type(error).__name__}: {error}",
+            "Pass the constructor's arguments with --model-arg KEY=VALUE, or model_args in servekit.toml.",
+            traceback.format_exc(),
+        ) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ArchiveError(f"{name} is not a torch.nn.Module.")
+    return model
+
+
+if __name__ == "__main__":
+    main()
