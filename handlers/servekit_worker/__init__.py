@@ -1,1 +1,0 @@
-"""The runtime below our handlers, vendored into each archive. Never imports servekit."""
