@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+
 from servekit_worker import images
 from servekit_worker.errors import SetupError
 from servekit_worker.items import Item

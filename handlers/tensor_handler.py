@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from servekit_worker import tensors
 from servekit_worker.errors import SetupError
 from servekit_worker.items import Item
@@ -39,7 +40,5 @@ class TensorHandler(ModelHandler):
     @property
     def _tensor(self) -> TensorOptions:
         if self.options.tensor is None:
-            raise SetupError(
-                f"tensor_handler.py serves kind tensor, but handler.kind is {self.options.kind}."
-            )
+            raise SetupError(f"tensor_handler.py serves kind tensor, but handler.kind is {self.options.kind}.")
         return self.options.tensor

@@ -22,9 +22,7 @@ def split(outputs: Any) -> list[Any]:
     """
     count = _count(outputs)
     if count is None:
-        raise TypeError(
-            f"the model gave {type(outputs).__name__}, not tensors; override postprocess(outputs)."
-        )
+        raise TypeError(f"the model gave {type(outputs).__name__}, not tensors; override postprocess(outputs).")
     return _cut(outputs, count)
 
 
@@ -55,9 +53,7 @@ def _cut(outputs: Any, count: int) -> list[Any]:
         return [[part[i] for part in parts] for i in range(count)]
     if outputs is None:
         return [None] * count
-    raise TypeError(
-        f"the model gave {type(outputs).__name__} among its outputs; override postprocess(outputs)."
-    )
+    raise TypeError(f"the model gave {type(outputs).__name__} among its outputs; override postprocess(outputs).")
 
 
 def to_json(result: Any) -> str:
@@ -73,6 +69,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
-    raise TypeError(
-        f"an answer holds {type(value).__name__}, which is not JSON; change postprocess(outputs)."
-    )
+    raise TypeError(f"an answer holds {type(value).__name__}, which is not JSON; change postprocess(outputs).")

@@ -99,6 +99,4 @@ def _check_whole(array: np.ndarray, dtype: np.dtype, limits: tuple[int, int]) ->
     lowest, highest = array.min(), array.max()
     whole = array.dtype.kind != "f" or bool((array == np.trunc(array)).all())
     if not whole or int(lowest) < limits[0] or int(highest) > limits[1]:
-        raise ItemError(
-            400, f"the input does not fit {dtype.name}: whole numbers from {limits[0]} to {limits[1]} do."
-        )
+        raise ItemError(400, f"the input does not fit {dtype.name}: whole numbers from {limits[0]} to {limits[1]} do.")

@@ -136,9 +136,7 @@ def _class(module: ModuleType, name: str) -> Any:
     there = [
         key
         for key, value in vars(module).items()
-        if inspect.isclass(value)
-        and issubclass(value, torch.nn.Module)
-        and value.__module__ == module.__name__
+        if inspect.isclass(value) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__
     ]
     what = "no class" if found is None else "no torch.nn.Module class"
     raise SetupError(

@@ -17,7 +17,6 @@ import importlib
 import inspect
 import json
 import os
-import pickle
 import sys
 import traceback
 from pathlib import Path
@@ -101,37 +100,16 @@ def _check_weights(request: dict[str, Any]) -> int:
             raise ArchiveError(f"torch cannot read the TorchScript file: {first}") from error
         return sum(parameter.numel() for parameter in model.parameters())
     model = _build(request)
+    # The worker's own reader, out of the archive: what passes here passes there.
     from servekit_worker import weights
+    from servekit_worker.errors import SetupError
 
+    file = Path(request["weights"])
     try:
-        weights.fill(model, _state(request["weights"]))
-    except ValueError as error:
-        raise ArchiveError(f"{error}.", "Are file, class, --model-arg and weights of the same model?") from error
+        weights.fill(model, weights.read_state_dict(file), file.name)
+    except SetupError as error:
+        raise ArchiveError(str(error), "Are file, class, --model-arg and weights of the same model?") from error
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _state(path: str) -> dict[str, Any]:
-    import torch
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ArchiveError(
-            "the weights file holds pickled Python objects, not plain tensors; loading them would run code.",
-            "Save a state dict: torch.save(model.state_dict(), 'weights.pt')",
-            str(error).strip().splitlines()[0],
-        ) from error
-    except Exception as error:
-        raise ArchiveError(
-            f"torch cannot read the weights: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        ) from error
-    if not isinstance(state, dict) or not all(torch.is_tensor(value) for value in state.values()):
-        keys = f" with the keys {', '.join(map(str, list(state)[:6]))}" if isinstance(state, dict) else ""
-        raise ArchiveError(
-            f"the weights file holds a {type(state).__name__}{keys}, not a state dict of tensors.",
-            "Save the state dict itself: torch.save(model.state_dict(), 'weights.pt')",
-        )
-    return state
 
 
 def _build(request: dict[str, Any]) -> Any:
