@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from servekit.domain.gpu import Gpu
+from servekit.domain.gpu_load import GpuSample
 from servekit.errors import GpuError
 
 _MIB = 1024 * 1024
@@ -44,6 +46,33 @@ def processes(uuid: str) -> tuple[GpuProcess, ...] | None:
         if found is None:
             return None
         return tuple(GpuProcess(p.pid, p.usedGpuMemory // _MIB if p.usedGpuMemory is not None else None) for p in found)
+
+
+@contextlib.contextmanager
+def reader(uuids: Sequence[str]) -> Iterator[Callable[[], list[GpuSample]]]:
+    """A function that takes one sample of each GPU, inside one NVML session. GpuError without a driver."""
+    with _session() as nvml:
+        if nvml is None:
+            raise GpuError("There is no NVIDIA driver to ask.")
+        handles = [(uuid, nvml.nvmlDeviceGetHandleByUUID(uuid)) for uuid in uuids]
+        yield lambda: [_sample(nvml, uuid, handle) for uuid, handle in handles]
+
+
+def _sample(nvml: Any, uuid: str, handle: Any) -> GpuSample:
+    use = _supported(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    memory = _supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = _supported(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    energy = _supported(nvml, lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+    return GpuSample(
+        t_s=time.monotonic(),
+        uuid=uuid,
+        use=float(use.gpu) if use else None,
+        memory_mib=memory.used / _MIB if memory else None,
+        power_w=power / 1000 if power is not None else None,  # NVML says milliwatts
+        temperature_c=_supported(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        sm_clock_mhz=_supported(nvml, lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        energy_j=energy / 1000 if energy is not None else None,  # NVML says millijoules
+    )
 
 
 def _gpu(nvml: Any, index: int) -> Gpu:
