@@ -30,7 +30,7 @@ else:
 SCHEMA = 1
 FILE = "servekit.toml"
 BACKENDS = ("auto", "docker", "local")
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 @dataclass(frozen=True)
