@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from conftest import Golden
+from golden_files import Golden
 from nouns import HOST, at_home, deployment, gpu, served
 
 from servekit.backends import docker
@@ -25,7 +27,7 @@ def command(deployment: Deployment, user: tuple[int, int] = USER) -> tuple[str, 
 
 
 def values(argv: tuple[str, ...], option: str) -> list[str]:
-    return [value for key, value in zip(argv, argv[1:], strict=False) if key == option]
+    return [value for key, value in itertools.pairwise(argv) if key == option]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Golden
+from golden_files import Golden
 from nouns import HOME, HOST, SHA, deployment, gpu, served
 
 from servekit.backends import local

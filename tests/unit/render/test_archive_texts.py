@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from conftest import Golden
+from golden_files import Golden
 
 import servekit_worker.options
 from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions

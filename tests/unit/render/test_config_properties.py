@@ -5,7 +5,7 @@ from pathlib import Path
 
 import properties_reader
 import pytest
-from conftest import Golden
+from golden_files import Golden
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nouns import HOST, at_home, deployment, gpu, served

@@ -7,7 +7,7 @@ import json
 
 import pytest
 import yaml
-from conftest import Golden
+from golden_files import Golden
 from nouns import deployment, gpu, served
 
 from servekit.domain.server import ServerConfig
