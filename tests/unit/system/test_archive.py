@@ -37,7 +37,7 @@ def make(path: Path, members: Mapping[str, str | bytes] | None = None, model: ob
 
 def ours(path: Path, members: Mapping[str, bytes], **wrong: str) -> Path:
     """An archive with hashes; ``wrong`` replaces the hash of a member by name, dots written as __."""
-    all_ = {archive.MANIFEST: json.dumps({"model": MODEL}).encode(), **members}
+    all_ = {archive.MANIFEST: json.dumps({"model": MODEL}).encode(), "h.py": b"class H: pass", **members}
     listed = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in all_.items()}
     for name, sha256 in wrong.items():
         listed[name.replace("__", ".")]["sha256"] = sha256
