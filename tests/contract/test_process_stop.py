@@ -15,12 +15,14 @@ from servekit.domain.plan import Plan, RunCommand, StartProcess
 from servekit.errors import HostError, StorageError
 from servekit.system import execute, process
 
-# A frontend that starts one worker; "deaf" ignores SIGTERM.
+# A frontend that starts one worker; "deaf" ignores SIGTERM, "helped" has a child that is no worker.
 FRONTEND = """
 import pathlib, signal, subprocess, sys, time
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen((sys.executable, "model_service_worker.py"))
+if "helped" in sys.argv:
+    subprocess.Popen((sys.executable, "-c", "import time; time.sleep(120)"))
 pathlib.Path("ready").touch()
 time.sleep(120)
 """
@@ -96,6 +98,13 @@ def test_a_frontend_that_ignores_being_asked(tmp_path: Path, start: Start) -> No
     frontend = start(tmp_path / "a", "deaf")
     assert process.stop(tmp_path / "a", grace_s=0.5)
     assert not alive(frontend)
+
+
+def test_children_that_are_no_workers_go_too(tmp_path: Path, start: Start) -> None:
+    children = start(tmp_path / "a", "helped").children()
+    assert len(children) == 2
+    assert process.stop(tmp_path / "a", grace_s=5)
+    wait_for(lambda: not any(map(alive, children)))
 
 
 def test_a_program_that_does_not_exist(tmp_path: Path) -> None:

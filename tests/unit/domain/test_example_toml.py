@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from test_project_file import TABLES
+from toml_keys import TABLES
 
 from servekit import assets
 from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from toml_keys import TABLES
 
 import servekit_worker.options
 from servekit.domain.model import PRECISIONS, ImageOptions, ModelSpec, TensorOptions
@@ -11,20 +12,6 @@ from servekit.domain.server import ServerConfig
 from servekit.errors import ConfigError
 
 IMAGE_MODEL = 'schema = 1\n[[models]]\nname = "a"\nhandler = "image"\n'
-MODEL_KEYS = (
-    *("name", "version", "weights", "model", "model_args", "handler", "labels", "precision", "batch_size"),
-    *("max_batch_delay_ms", "workers", "extra_files", "example", "image", "tensor"),
-)
-TABLES = {
-    "models": MODEL_KEYS,
-    "models.image": ("resize", "crop", "channels", "mean", "std", "top_k"),
-    "models.tensor": ("input_shape", "dtype"),
-    "server": (
-        *("bind", "port", "auth", "token_expiration_min", "job_queue_size", "response_timeout_s"),
-        *("startup_timeout_s", "max_request_mib"),
-    ),
-    "runtime": ("backend", "gpus", "image"),
-}
 
 
 def refused(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,6 +72,28 @@ def test_files_larger_than_the_two_buffers(tmp_path: Path, monkeypatch: pytest.M
     assert written.sha256 == hashlib.sha256(data).hexdigest()
     with zipfile.ZipFile(tmp_path / "a.mar") as archive:
         assert archive.read("f") == data
+
+
+def test_a_buffer_is_not_refilled_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        """SHA-256 that looks at its bytes only after the reader had time to overwrite them."""
+
+        def __init__(self) -> None:
+            self.digest = hashlib.new("sha256")
+
+        def update(self, part: memoryview) -> None:
+            time.sleep(0.01)
+            self.digest.update(part)
+
+        def hexdigest(self) -> str:
+            return self.digest.hexdigest()
+
+    data = os.urandom(100)
+    (tmp_path / "f").write_bytes(data)
+    monkeypatch.setattr(zipstream, "CHUNK", 16)
+    monkeypatch.setattr(zipstream.hashlib, "sha256", Slow)
+    with ZipStream(tmp_path / "a.mar") as stream:
+        assert stream.add_file("f", tmp_path / "f").sha256 == hashlib.new("sha256", data).hexdigest()
 
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
