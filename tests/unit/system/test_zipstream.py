@@ -74,15 +74,18 @@ def test_files_larger_than_the_two_buffers(tmp_path: Path, monkeypatch: pytest.M
         assert archive.read("f") == data
 
 
-def test_a_buffer_is_not_refilled_before_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_hashed_in_order_and_before_their_buffer_is_refilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Slow:
-        """SHA-256 that looks at its bytes only after the reader had time to overwrite them."""
+        """SHA-256 whose every other update looks at its bytes late, when others could have overtaken it."""
 
         def __init__(self) -> None:
-            self.digest = hashlib.new("sha256")
+            self.digest, self.late = hashlib.new("sha256"), True
 
         def update(self, part: memoryview) -> None:
-            time.sleep(0.01)
+            late, self.late = self.late, not self.late
+            time.sleep(0.03 if late else 0)
             self.digest.update(part)
 
         def hexdigest(self) -> str:
