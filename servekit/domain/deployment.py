@@ -140,5 +140,7 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 
 def _reachable(bind: str) -> str:
-    """An address to connect to: 0.0.0.0 means everywhere, so also loopback."""
-    return "127.0.0.1" if bind in ("0.0.0.0", "::", "") else bind  # noqa: S104 - compared, not bound
+    """An address as a URL holds it, to connect to: 0.0.0.0 means everywhere, so also loopback."""
+    if bind in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
+        return "127.0.0.1"
+    return f"[{bind}]" if ":" in bind else bind

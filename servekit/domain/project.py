@@ -30,7 +30,7 @@ else:
 SCHEMA = 1
 FILE = "servekit.toml"
 BACKENDS = ("auto", "docker", "local")
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,20 @@ def image_problems(image: ImageOptions) -> list[tuple[str, str]]:
     for key, values in (("mean", image.mean), ("std", image.std)):
         if len(values) != image.channels:
             problems.append((key, f"image.{key} has {len(values)} numbers for image.channels = {image.channels}."))
+    if not all(value > 0 for value in image.std):
+        problems.append(("std", "image.std must hold numbers above 0: pixels are divided by it."))
     if image.crop > image.resize:
         problems.append(("crop", f"image.crop = {image.crop} is larger than image.resize = {image.resize}."))
+    return problems
+
+
+def tensor_problems(tensor: TensorOptions) -> list[str]:
+    """What the archive's own runtime would refuse of the tensor options."""
+    problems = []
+    if tensor.dtype not in DTYPES:
+        problems.append(f"dtype {tensor.dtype!r} is unknown: choose from {', '.join(DTYPES)}.")
+    if tensor.input_shape is not None and not all(size > 0 for size in tensor.input_shape):
+        problems.append(f"input_shape {list(tensor.input_shape)} must hold whole numbers above 0.")
     return problems
 
 

@@ -32,13 +32,18 @@ def _places(text: str) -> Iterator[tuple[Path, int]]:
     counts: dict[Path, int] = {}
     table: Path = ()
     closing = ""
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines: it also breaks at characters that TOML allows inside a line.
+    for number, line in enumerate(text.split("\n"), start=1):
         if closing:  # inside a multi-line string: nothing there is a key
             closing = "" if closing in line else closing
+            continue
+        if line.lstrip().startswith("#"):
             continue
         header = _HEADER.match(line)
         if header:
             table = _resolve(_parts(header.group(2)), counts, array=header.group(1) == "[[")
+            if isinstance(table[-1], int):
+                yield table[:-1], number  # the array itself stands where its first table does
             yield table, number
             continue
         key = _KEY.match(line)

@@ -50,7 +50,11 @@ def main() -> None:
 
 def _check_handler(file: str) -> None:
     """TorchServe imports it as a top-level module and wants exactly one class, or a function `handle`."""
-    for node in ast.walk(ast.parse(Path(file).read_bytes(), filename=file)):
+    try:
+        tree = ast.parse(Path(file).read_bytes(), filename=file)
+    except (SyntaxError, ValueError) as error:
+        raise ArchiveError(f"{file} is not Python: {error}.", "", traceback.format_exc(limit=0)) from error
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             raise ArchiveError(
                 f"{file}:{node.lineno}: a relative import; TorchServe imports the handler as a top-level module.",

@@ -10,10 +10,12 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import lzma
 import secrets
 import shutil
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -31,6 +33,16 @@ _CHUNK = 4 * 1024 * 1024
 # A deflated member may shrink a thousandfold at most; what shrinks more is a bomb, not a model.
 _MAX_RATIO = 1100
 _MAX_TEXT = 16 * 1024 * 1024
+# What zipfile and its decompressors raise for damaged bytes.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    UnicodeDecodeError,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ def open_archive(path: Path) -> ArchiveInfo:
             config = _config(path, archive, manifest)
             hashes = _hashes(path, archive) if HASHES in members else None
         sha256 = _sha256(path)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise ModelError(f"{path} is not a usable archive: {error}.", hint="Make it anew: servekit package") from error
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -124,7 +136,7 @@ def _read(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
 def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
     try:
         value = json.loads(_read(path, archive, member))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: {member} is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: {member} is not a JSON object.")
@@ -140,7 +152,7 @@ def _config(path: Path, archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -
         value = yaml.safe_load(_read(path, archive, str(member)))
     except KeyError:
         raise ModelError(f"{path}: the manifest names {member}, which is not in the archive.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: {member} is not YAML: {error}.") from error
     if value is not None and not isinstance(value, dict):
         raise ModelError(f"{path}: {member} is not a YAML mapping.")
@@ -179,7 +191,7 @@ def _extract(info: ArchiveInfo, folder: Path) -> None:
                 stamp[member] = _fingerprint(target)
         (temporary / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
         temporary.rename(folder)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except _DAMAGE as error:
         raise ModelError(f"{info.path} is damaged: {error}.", hint="Make it anew: servekit package") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -20,7 +20,8 @@ def logs(root: Path, name: str | None, *, lines: int, follow: bool, model: str |
     paths = [Path(state.home) / "logs" / file for file in FILES]
     positions = {path: path.stat().st_size if path.is_file() else 0 for path in paths}
     merged = list(heapq.merge(*(_stamped(path, positions[path]) for path in paths), key=lambda pair: pair[0]))
-    yield from [line for _, line in merged if _about(line, model)][-lines:]
+    about = [line for _, line in merged if _about(line, model)]
+    yield from about[max(0, len(about) - lines) :]
     while follow and _running(state):
         for path in paths:
             for line in _fresh(path, positions):

@@ -20,7 +20,7 @@ from servekit.domain.model import (
     precision_problem,
     version_problem,
 )
-from servekit.domain.project import image_problems
+from servekit.domain.project import image_problems, tensor_problems
 from servekit.errors import ModelError, StorageError, raise_together
 from servekit.render.manifest import manifest
 from servekit.render.model_config import Placed, model_config, to_yaml
@@ -67,6 +67,8 @@ def _check_words(spec: ModelSpec) -> None:
         problems.append(f"model {spec.model!r} must be FILE.py:Class.")
     if spec.handler == "image":
         problems += [message for _, message in image_problems(spec.image)]
+    if spec.handler == "tensor":
+        problems += tensor_problems(spec.tensor)
     if spec.weights is None and (spec.builtin_handler or spec.model):
         problems.append(f"{spec.name} has no weights; only a handler of your own can do without.")
     raise_together(ModelError, [problem for problem in problems if problem])

@@ -1,0 +1,60 @@
+"""Our archives and those of torch-model-archiver: each side reads the other's fields."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from model_archiver.manifest_components.manifest import Manifest
+from model_archiver.manifest_components.model import Model
+
+from servekit.render.manifest import ARCHIVER_VERSION, manifest
+from servekit.system import archive
+
+ARCHIVER = "from model_archiver.model_packaging import generate_model_archive as g; g()"
+
+
+def test_our_manifest_has_the_fields_of_the_real_one() -> None:
+    real = Manifest(
+        "python",
+        Model("m", "/x/w.pt", "/x/h.py", model_file="net.py", model_version="2.0", config_file="/x/model-config.yaml"),
+    ).manifest_dict
+    ours = json.loads(
+        manifest(
+            name="m",
+            version="2.0",
+            handler="h.py",
+            serialized_file="w.pt",
+            model_file="net.py",
+            config_file="model-config.yaml",
+        )
+    )
+    assert list(ours) == list(real)
+    assert ours["model"] == real["model"]
+    assert ours["archiverVersion"] == real["archiverVersion"] == ARCHIVER_VERSION
+    assert len(ours["createdOn"]) == len(real["createdOn"])
+
+
+@pytest.mark.parametrize("config", [True, False])
+def test_a_real_archive_is_opened_and_unpacked(tmp_path: Path, config: bool) -> None:
+    (tmp_path / "w.pt").write_bytes(b"weights" * 1000)
+    (tmp_path / "h.py").write_text("class H: pass\n")
+    (tmp_path / "c.yaml").write_text("batchSize: 4\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "é.txt").write_text("x")
+    options = ["--model-name", "m", "--version", "2.0", "--serialized-file", "w.pt", "--handler", "h.py"]
+    options += ["--extra-files", "sub", "--export-path", str(tmp_path)]
+    options += ["--config-file", "c.yaml"] if config else []
+    subprocess.run((sys.executable, "-c", ARCHIVER, *options), cwd=tmp_path, check=True, timeout=120)
+    info = archive.open_archive(tmp_path / "m.mar")
+    assert (info.name, info.version, info.hashes) == ("m", "2.0", None)
+    assert info.config == ({"batchSize": 4} if config else {})
+    folder = archive.unpack(info, tmp_path / "cache")
+    assert (folder / "w.pt").read_bytes() == b"weights" * 1000
+    assert {member for member in info.members if not member.startswith("MAR-INF/")} == {
+        *("w.pt", "h.py", "é.txt"),
+        *(("c.yaml",) if config else ()),
+    }
