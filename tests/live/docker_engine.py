@@ -1,7 +1,7 @@
 """A Docker engine of our own for tests that must decide what it finds on its PATH when it starts.
 
-It has its own data, socket and containerd, no bridge and no firewall rules, so that it cannot disturb the
-engine that the other tests use.
+It has its own data, socket and containerd, and a network namespace of its own: an engine changes bridges and
+firewall rules, and those of the machine belong to the engine that the other tests use.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def need_private_engine() -> None:
     """Skip, with the reason, where such an engine cannot be started."""
     if os.getuid() != 0:
         pytest.skip("starting a Docker engine needs root")
-    if not shutil.which("dockerd"):
-        pytest.skip("dockerd is not installed")
+    for program in ("dockerd", "unshare"):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
 
 
 @contextlib.contextmanager
@@ -56,8 +57,8 @@ def private_engine(hook_record: Path | None = None) -> Iterator[str]:
             hook.chmod(0o755)
             path = f"{folder / 'bin'}:{path}"
         host = f"unix://{folder}/docker.sock"
-        argv = ("dockerd", "--host", host, "--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec")
-        argv += ("--pidfile", f"{folder}/pid", "--bridge", "none", "--iptables=false", "--ip6tables=false")
+        argv = ("unshare", "--net", "--", "dockerd", "--host", host, "--pidfile", f"{folder}/pid")
+        argv += ("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--iptables=false")
         with (folder / "log").open("wb") as log:
             engine = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, "PATH": path})
         try:
