@@ -1,26 +1,43 @@
-"""The Docker engine, through its command line: contexts, remote engines and podman's docker work alike."""
+"""The Docker engine, through its command line: whatever context or DOCKER_HOST that uses, we use."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from servekit import __version__, assets
+from servekit import __version__
 from servekit.domain.gpu import GpuPlan
 from servekit.errors import GpuError, HostError
+from servekit.render.docker_options import gpu_options
 from servekit.system.probe import judge_cuda
 
 DEFAULT_IMAGE = f"servekit:{__version__}"
 LABEL_HOME = "servekit.home"
-_NO_DRIVER = "could not select device driver"
+_PROBE = Path(__file__).resolve().parent.parent / "probes" / "cuda.py"
+_STOP_S = 10
 _TOOLKIT_HINT = (
     "Install the NVIDIA Container Toolkit and restart the engine (nvidia-ctk runtime configure "
     "--runtime=docker; systemctl restart docker), or use --runtime local, or --gpus none."
 )
+# What engines say when the toolkit is missing (dockerd; containerd's CDI form).
+_NO_TOOLKIT = ("could not select device driver", "unresolvable CDI devices")
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container as ``docker inspect`` describes it. ``exit_code`` is None while it runs or never ran."""
+
+    name: str
+    running: bool
+    exit_code: int | None
+    out_of_memory: bool
+    pid: int | None
+    """of its first process, in the host's numbering"""
+    labels: dict[str, str]
 
 
 def binary() -> str:
@@ -32,13 +49,9 @@ def engine_problem() -> str | None:
     """Why no engine can be used, in one sentence; None when one answers."""
     try:
         done = _call("version", "--format", "{{.Server.Version}}", timeout_s=10)
-    except FileNotFoundError:
-        return f"the command {binary()} is not installed."
-    except PermissionError:
-        return f"the command {binary()} may not be executed."
-    except subprocess.TimeoutExpired:
-        return "the engine did not answer within 10 s."
-    return None if done.returncode == 0 else f"{_last_line(done.stderr) or 'the engine does not answer'}."
+    except HostError as error:
+        return error.message
+    return None if done.returncode == 0 else _sentence(done.stderr, otherwise="the engine does not answer.")
 
 
 def image_exists(tag: str) -> bool:
@@ -47,83 +60,109 @@ def image_exists(tag: str) -> bool:
 
 def check_gpus(image: str, gpus: GpuPlan) -> None:
     """Does torch compute on the planned GPUs inside a container of ``image``? Raises GpuError."""
-    script = Path(__file__).resolve().parent.parent / "probes" / "cuda.py"
-    argv = ("run", "--rm", "--network", "none", "--gpus", gpu_request(gpus), "--entrypoint", "python", "--interactive")
-    done = _call(*argv, image, "-", timeout_s=180, stdin=script.read_text(encoding="utf-8"))
-    if _NO_DRIVER in done.stderr:
-        raise GpuError("This Docker engine cannot pass GPUs to containers.", hint=_TOOLKIT_HINT, detail=done.stderr)
+    judge_cuda(cuda_probe(image, gpus), gpus)
+
+
+def cuda_probe(image: str, gpus: GpuPlan) -> dict[str, Any]:
+    """What probes/cuda.py finds in a container with ``gpus``. GpuError when there is no such container."""
+    done = _call(
+        *("run", "--rm", "--interactive", "--pull", "never", "--network", "none"),
+        *gpu_options(gpus),
+        *("--entrypoint", "python", image, "-"),
+        timeout_s=300,
+        stdin=_PROBE.read_text(encoding="utf-8"),
+    )
+    if any(words in done.stderr for words in _NO_TOOLKIT):
+        raise GpuError(
+            "This Docker engine cannot pass GPUs to containers.", hint=_TOOLKIT_HINT, detail=done.stderr.strip()
+        )
     try:
-        result = json.loads(done.stdout.strip().splitlines()[-1])
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise GpuError(
-            f"A container with --gpus {gpu_request(gpus)} did not run.", hint=_TOOLKIT_HINT, detail=done.stderr.strip()
+            f"The check of the GPUs in a container of {image} failed with exit code {done.returncode}.",
+            hint=f"See above what Docker said. If the image is not one of `servekit build`, use one. {_TOOLKIT_HINT}",
+            detail=(done.stderr or done.stdout).strip(),
         ) from None
-    judge_cuda(result, gpus)
+    return result
 
 
-def gpu_request(gpus: GpuPlan) -> str:
-    """The value of ``docker run --gpus``; quoted inside, since its parser splits at commas."""
-    return f'"device={gpus.visible_devices}"'
+def inspect(container: str) -> Container | None:
+    """The container of this name or id; None when there is none."""
+    done = _call("container", "inspect", container)
+    if done.returncode != 0:
+        if "no such container" in done.stderr.lower():
+            return None
+        raise HostError(f"docker inspect failed: {_sentence(done.stderr)}")
+    found = json.loads(done.stdout)[0]
+    state = found["State"]
+    ended = state["Status"] in ("exited", "dead")
+    return Container(
+        name=found["Name"].removeprefix("/"),
+        running=state["Running"],
+        exit_code=state["ExitCode"] if ended else None,
+        out_of_memory=state.get("OOMKilled", False),
+        pid=state.get("Pid") or None,
+        labels=found["Config"]["Labels"] or {},
+    )
 
 
 def running(container: str) -> bool:
-    done = _call("container", "inspect", "--format", "{{.State.Running}}", container)
-    return done.returncode == 0 and done.stdout.strip() == "true"
+    found = inspect(container)
+    return found is not None and found.running
 
 
 def logs_tail(container: str, lines: int = 30) -> str:
+    """The container's last words, and how it ended when it did."""
     done = _call("logs", "--tail", str(lines), container)
-    return (done.stdout + done.stderr).strip()
+    text = (done.stdout + done.stderr).strip()
+    found = inspect(container)
+    if found is None or found.exit_code is None:
+        return text
+    killed = ", killed for lack of memory" if found.out_of_memory else ""
+    return f"{text}\nThe container ended with exit code {found.exit_code}{killed}.".strip()
 
 
 def containers(home: Path) -> tuple[str, ...]:
     """Ids of every container of the deployment in ``home``, running or not, by its label."""
     done = _call("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL_HOME}={home}")
     if done.returncode != 0:
-        raise HostError(f"docker ps failed: {_last_line(done.stderr)}")
+        raise HostError(f"docker ps failed: {_sentence(done.stderr)}")
     return tuple(done.stdout.split())
 
 
 def remove(home: Path) -> None:
-    """Stop and remove the deployment's containers; nothing to do is fine."""
+    """Stop and remove the deployment's containers; nothing to do is fine. HostError when one stays."""
     for container in containers(home):
-        _call("stop", "--time", "10", container, timeout_s=60)
-        _call("rm", "--force", container, timeout_s=60)
-
-
-def build(argv: tuple[str, ...]) -> None:
-    """Run a build with its output on our stderr. HostError when it fails."""
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    done = subprocess.run(argv, stdout=2, check=False, env=environment)
-    if done.returncode != 0:
-        raise HostError(f"docker build failed with exit code {done.returncode}.", hint="Its output is above.")
-
-
-@contextlib.contextmanager
-def build_context(wheelhouse: Path | None) -> Iterator[Path]:
-    """A temporary folder with docker/ and, when given, the wheels to install from."""
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="servekit-build-") as name:
-        context = Path(name)
-        shutil.copytree(assets.docker(), context, dirs_exist_ok=True)
-        wheels = context / "wheelhouse"
-        wheels.mkdir(exist_ok=True)
-        for wheel in sorted(wheelhouse.iterdir()) if wheelhouse else ():
-            try:  # gigabytes: a hard link where the file system allows it
-                os.link(wheel, wheels / wheel.name)
-            except OSError:
-                shutil.copy2(wheel, wheels / wheel.name)
-        yield context
+        _call("stop", "-t", str(_STOP_S), container, timeout_s=_STOP_S + 60)
+        done = _call("rm", "--force", container, timeout_s=60)
+        if done.returncode != 0 and inspect(container) is not None:
+            raise HostError(
+                f"The container {container[:12]} cannot be removed: {_sentence(done.stderr)}",
+                hint=f"Look at it with: {binary()} inspect {container[:12]}; then repeat servekit down.",
+            )
 
 
 def _call(*args: str, timeout_s: float = 30, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        (binary(), *args), capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
-    )
+    """Run the command. HostError when it cannot be run or does not end; its exit code is the caller's."""
+    argv = (binary(), *args)
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin)
+    except FileNotFoundError:
+        raise HostError(
+            f"the command {binary()} is not installed.", hint="Install Docker, or use --runtime local."
+        ) from None
+    except PermissionError:
+        raise HostError(f"the command {binary()} may not be executed.") from None
+    except subprocess.TimeoutExpired:
+        raise HostError(
+            f"`{binary()} {args[0]}` did not end within {timeout_s:g} s.", hint="Is the engine healthy? docker info"
+        ) from None
 
 
-def _last_line(text: str) -> str:
+def _sentence(text: str, otherwise: str = "it said nothing.") -> str:
+    """The last line of what Docker said, closed as a sentence."""
     lines = text.strip().splitlines()
-    return lines[-1].rstrip(".") if lines else ""
+    if not lines:
+        return otherwise
+    return lines[-1] if lines[-1].endswith((".", "?", "!")) else f"{lines[-1]}."
