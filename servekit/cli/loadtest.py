@@ -18,7 +18,7 @@ from servekit.errors import SloError
 from servekit.verbs.loadtest import LoadRequest, loadtest
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic only in newer click
     """``30``, ``30s``, ``1.5m`` or ``500ms``."""
 
     name = "TIME"

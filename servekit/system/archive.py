@@ -181,12 +181,13 @@ def _extract(info: ArchiveInfo, folder: Path) -> None:
     for stale in folder.parent.glob(f".{folder.name}.*.partial"):  # we hold the lock: nobody writes there
         shutil.rmtree(stale)
     try:
-        temporary.mkdir(mode=0o755)
+        temporary.mkdir()
+        temporary.chmod(0o755)  # whatever the umask: a container's user reads here too
         stamp = {}
         with zipfile.ZipFile(info.path) as archive:
             for member in info.members:
                 target = temporary / member
-                target.parent.mkdir(parents=True, exist_ok=True)
+                _make_parents(target.parent, temporary)
                 _extract_member(info, archive, member, target)
                 stamp[member] = _fingerprint(target)
         (temporary / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
@@ -195,6 +196,13 @@ def _extract(info: ArchiveInfo, folder: Path) -> None:
         raise ModelError(f"{info.path} is damaged: {error}.", hint="Make it anew: servekit package") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make_parents(folder: Path, root: Path) -> None:
+    if folder != root and not folder.is_dir():
+        _make_parents(folder.parent, root)
+        folder.mkdir()
+        folder.chmod(0o755)
 
 
 def _extract_member(info: ArchiveInfo, archive: zipfile.ZipFile, member: str, target: Path) -> None:

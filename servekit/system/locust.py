@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -147,18 +149,20 @@ def _watch(
     limit = begun + 30 + job.duration_s + _STOP_GRACE_S + 20
     positions: dict[Path, int] = {}
     started: float | None = None
+    meter = _CpuMeter(child.pid)
     try:
         while child.poll() is None and time.monotonic() < limit:
             time.sleep(1.0 if started else 0.2)
             started = started or _started(folder)
             if started is None:
                 continue
-            outcome.client_cpu_percent = _cpu_percent(child.pid) or outcome.client_cpu_percent
+            meter.look()
             fresh = [record for path in folder.glob("*.records") for record in _fresh(path, started, positions)]
             progress(min(time.monotonic() - started, job.duration_s), fresh)
     except KeyboardInterrupt:
         outcome.interrupted = True
     outcome.end_s = time.monotonic()
+    outcome.client_cpu_percent = meter.median_percent
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -169,26 +173,38 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.wait(timeout=_STOP_GRACE_S + 5)
         except subprocess.TimeoutExpired:
             child.kill()
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.wait()
 
 
-def _cpu_percent(pid: int) -> float | None:
-    """CPU of the busiest client process since it began, in percent of one core."""
-    import psutil
+class _CpuMeter:
+    """CPU of the client processes between two looks, in percent of one core."""
 
-    def one(process: psutil.Process) -> float:
-        times = process.cpu_times()
-        return 100 * (times.user + times.system) / max(time.time() - process.create_time(), 0.1)
+    def __init__(self, pid: int) -> None:
+        self._pid, self._last = pid, dict[int, tuple[float, float]]()
+        self._busiest: list[float] = []
 
-    try:
-        parent = psutil.Process(pid)
-        return max(map(one, parent.children(recursive=True) or [parent]))
-    except psutil.Error:
-        return None
+    def look(self) -> None:
+        import psutil
+
+        shares = []
+        with contextlib.suppress(psutil.Error):
+            parent = psutil.Process(self._pid)
+            for process in (parent, *parent.children(recursive=True)):
+                times, now = process.cpu_times(), time.monotonic()
+                used = times.user + times.system
+                if process.pid in self._last:
+                    before, then = self._last[process.pid]
+                    shares.append(100 * (used - before) / max(now - then, 1e-3))
+                self._last[process.pid] = used, now
+        if shares:
+            self._busiest.append(max(shares))
+
+    @property
+    def median_percent(self) -> float | None:
+        """Of the busiest process at each look; None when there was no time to look twice."""
+        return statistics.median(self._busiest) if self._busiest else None
 
 
 def _started(folder: Path) -> float | None:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 # "2026-12-01T05:14:22,840 INFO  W-9000-digits_1.0-stdout - text", by config/log4j2.xml
 _LINE = re.compile(r"^\S+ \S+\s+W-(?P<port>\d+)-(?P<model>.+)_(?P<version>[^_]+?)-std(?:out|err) - (?P<text>.*)$")
+_Worker = tuple[str, str]  # model, port
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _DIED = "Backend worker process died."
+# TorchServe catches a RuntimeError or MemoryError of `initialize`, logs it, and dies of one of its own.
+_CAUGHT = re.compile(r"(?:Failed to load model|Load model) .*exception ")
+_STAND_IN = re.compile(r"RuntimeError: 50[07] - ")
 
 
 @dataclass(frozen=True)
@@ -52,30 +56,38 @@ def starts(log: Path) -> dict[tuple[str, str], int]:
 
 def parse(lines: Iterable[str]) -> tuple[Failure, ...]:
     """Find worker deaths in log lines; several workers may be interleaved."""
-    open_blocks: dict[tuple[str, str], list[str]] = {}
+    dying: dict[_Worker, list[str]] = {}
+    caught: dict[_Worker, list[str]] = {}
     found: list[Failure] = []
     for line in lines:
         match = _LINE.match(line)
         if not match:
             continue
-        key, text = (match["model"], match["port"]), match["text"]
-        if _DIED in text:
-            _close(key, open_blocks, found)
-            open_blocks[key] = []
-        elif key in open_blocks:
-            if text.startswith(("[PID]", "s_name_part0")):  # the next try begins
-                _close(key, open_blocks, found)
-            else:
-                open_blocks[key].append(text)
-    for key in list(open_blocks):
-        _close(key, open_blocks, found)
+        worker, text = (match["model"], match["port"]), match["text"]
+        if text.startswith(("[PID]", "s_name_part0")):  # the next try begins
+            _close(worker, dying, caught, found)
+        elif _CAUGHT.match(text):
+            caught[worker] = []
+        elif _DIED in text:
+            dying[worker] = []
+        elif worker in dying:
+            dying[worker].append(text)
+        elif worker in caught:
+            caught[worker].append(text)
+    for worker in list(dying):
+        _close(worker, dying, caught, found)
     return tuple(found)
 
 
-def _close(key: tuple[str, str], open_blocks: dict[tuple[str, str], list[str]], found: list[Failure]) -> None:
-    block = open_blocks.pop(key, None)
-    if block and _complete(block):
-        found.append(Failure(key[0], key[1], unmask("\n".join(block))))
+def _close(
+    worker: _Worker, dying: dict[_Worker, list[str]], caught: dict[_Worker, list[str]], found: list[Failure]
+) -> None:
+    block, earlier = dying.pop(worker, None), caught.pop(worker, None)
+    if not block or not _complete(block):
+        return
+    if earlier and _complete(earlier) and _STAND_IN.match(block[-1]):
+        block = earlier
+    found.append(Failure(*worker, unmask("\n".join(block))))
 
 
 def _complete(block: list[str]) -> bool:

@@ -54,15 +54,6 @@ def test_engine_problem(answers: Any, answer: tuple[int, str, str], problem: str
     assert docker.engine_problem() == problem
 
 
-def test_a_missing_command_is_a_problem_to_auto_and_an_error_to_everybody_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SERVEKIT_DOCKER", str(tmp_path / "no-docker"))
-    assert "no-docker is not installed" in str(docker.engine_problem())
-    with pytest.raises(HostError, match="no-docker is not installed"):
-        docker.containers(Path("/h"))
-
-
 def test_inspect_reads_a_running_container(answers: Any) -> None:
     answers(lambda *_: (0, _inspected(), ""))
     found = docker.inspect("servekit-web-1")

@@ -121,3 +121,22 @@ def test_files(tmp_path: Path) -> None:
     log.write_bytes(text.encode() + b"\xff\xfe\n")
     assert len(worker_log.failures(log)) == 3
     assert worker_log.starts(log) == {("digits", "9000"): 2, ("digits", "9001"): 1}
+
+
+def test_a_runtime_error_that_torchserve_caught_is_told_in_its_own_words() -> None:
+    def at(text: str) -> str:
+        return f"2026-12-01T05:14:22,840 INFO  W-9000-net_1.0-stdout - {text}"
+
+    log = [
+        at("Failed to load model net, exception bad weights"),
+        at("Traceback (most recent call last):"),
+        at('  File "h.py", line 3, in initialize'),
+        at("RuntimeError: bad weights"),
+        at("Backend worker process died."),
+        at("Traceback (most recent call last):"),
+        at('  File "model_service_worker.py", line 258, in <module>'),
+        at("RuntimeError: 500 - Unknown exception"),
+    ]
+    (failure,) = worker_log.parse(log)
+    assert failure.cause == "RuntimeError: bad weights"
+    assert failure.model == "net"
