@@ -8,18 +8,20 @@ writing stays bound by the disk. Format: PKWARE APPNOTE 6.3.10, with zip64 recor
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 import stat
 import struct
 import zlib
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-CHUNK = 4 * 1024 * 1024
+CHUNK = 1024 * 1024
 _LIMIT32 = 0xFFFFFFFF
 _LIMIT16 = 0xFFFF
 _DATE, _TIME = (1 << 5) | 1, 0  # 1980-01-01 00:00: the same archive on any day
@@ -27,6 +29,8 @@ _UTF8 = 0x800
 _MODE = (stat.S_IFREG | 0o644) << 16
 # A started writeback keeps dirty pages few, so that the fsync at the end finds little left to do.
 _WRITEBACK = 32 * 1024 * 1024
+# What copy_file_range says where it cannot: other file systems, old kernels, files in /proc.
+_NOT_BY_KERNEL = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,16 @@ class ZipStream:
     def add_file(self, name: str, source: Path) -> Written:
         """A member streamed from ``source``. OSError when it changes size while it is read."""
         with source.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+            before = os.fstat(file.fileno())
+            size = before.st_size
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             start = self._file.tell()
             self._header(name, size, 0)
-            crc, sha256, copied = self._copy(file)
-        if copied != size:
-            raise OSError(0, f"changed while it was read ({size} bytes, then {copied})", str(source))
+            crc, sha256, copied = self._copy(file.fileno(), size)
+            after = os.fstat(file.fileno())
+        # The hashes and the copy are read apart: they are of one file only if nobody wrote to it meanwhile.
+        if copied != size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns):
+            raise OSError(errno.EBUSY, f"changed while it was read ({size} bytes, then {after.st_size})", str(source))
         # The checksum stands before the data; it is known now.
         os.pwrite(self._file.fileno(), struct.pack("<L", crc), start + 14)
         self._entries[-1] = _Entry(self._entries[-1].name, crc, size, start)
@@ -106,34 +113,39 @@ class ZipStream:
             os.close(folder)
         return size
 
-    def _copy(self, source: BinaryIO) -> tuple[int, str, int]:
-        """Copy to the end of the archive; (crc, sha256, bytes). Two buffers: one is hashed, one is filled."""
-        crc, copied, digest = 0, 0, hashlib.sha256()
-        buffers = [bytearray(CHUNK), bytearray(CHUNK)]
-        hashing: Future[None] | None = None
-        turn = 0
-        while True:
-            view = memoryview(buffers[turn])
-            count = source.readinto(view)  # type: ignore[attr-defined]
-            if not count:
-                break
-            part = view[:count]
-            if hashing is not None:  # the other buffer: it is refilled next
-                hashing.result()
-            hashing = self._pool.submit(digest.update, part)
-            summing = self._pool.submit(zlib.crc32, part, crc)
-            self._write(part)
-            crc = summing.result()
+    def _copy(self, source: int, size: int) -> tuple[int, str, int]:
+        """Copy a descriptor's first ``size`` bytes to the end of the archive; (crc, sha256, bytes copied).
+
+        The kernel copies from cache to cache; beside it each hash reads the cached pages for itself, in
+        pieces that fit a core's own cache.
+        """
+        hashing = self._pool.submit(_sha256, source, size)
+        summing = self._pool.submit(_crc32, source, size)
+        copied = 0
+        while copied < size and (count := self._copy_some(source, copied, min(_WRITEBACK, size - copied))):
             copied += count
-            turn = 1 - turn
-        if hashing is not None:
-            hashing.result()
-        return crc, digest.hexdigest(), copied
+        return summing.result(), hashing.result(), copied
+
+    def _copy_some(self, source: int, offset: int, count: int) -> int:
+        """Up to ``count`` bytes; 0 at the end of the source."""
+        try:
+            done = os.copy_file_range(source, self._file.fileno(), count, offset)
+        except OSError as error:
+            if error.errno not in _NOT_BY_KERNEL:
+                raise
+            block = os.pread(source, min(count, CHUNK), offset)
+            self._write(block)
+            return len(block)
+        self._begin_writeback()
+        return done
 
     def _write(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
+        self._begin_writeback()
+
+    def _begin_writeback(self) -> None:
         position = self._file.tell()
         if position - self._flushed >= _WRITEBACK:
             _start_writeback(self._file.fileno(), self._flushed, position - self._flushed)
@@ -222,6 +234,29 @@ class ZipStream:
             pid = path.name.removeprefix(f".{self._target.name}.").partition("-")[0]
             if not (pid.isdigit() and Path("/proc", pid).exists()):
                 path.unlink(missing_ok=True)
+
+
+def _parts(descriptor: int, size: int) -> Iterator[memoryview]:
+    """The first ``size`` bytes of a file in pieces, each valid until the next is asked for."""
+    buffer = memoryview(bytearray(CHUNK))
+    offset = 0
+    while offset < size and (count := os.preadv(descriptor, [buffer[: size - offset]], offset)):
+        yield buffer[:count]
+        offset += count
+
+
+def _sha256(descriptor: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for part in _parts(descriptor, size):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _crc32(descriptor: int, size: int) -> int:
+    crc = 0
+    for part in _parts(descriptor, size):
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def _flags(name: bytes) -> int:

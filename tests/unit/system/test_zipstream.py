@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -62,7 +62,7 @@ def test_an_empty_file_and_no_member_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 32, 33, 100])
-def test_files_larger_than_the_two_buffers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_files_larger_than_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(zipstream, "CHUNK", 16)
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
@@ -147,7 +147,7 @@ def test_a_member_beyond_four_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with source.open("wb") as file:
         file.truncate(4 * GIB + 7)
 
-    def skip(self: ZipStream, _: BinaryIO) -> tuple[int, str, int]:
+    def skip(self: ZipStream, _source: int, _size: int) -> tuple[int, str, int]:
         self._file.seek(4 * GIB + 7, os.SEEK_CUR)  # zeros, as the source's, without copying them
         return 0x12345678, "hash", 4 * GIB + 7
 
@@ -172,20 +172,20 @@ def test_more_members_than_sixteen_bits_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["shrinks", "grows"])
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(zipstream, "CHUNK", 16)
+    monkeypatch.setattr(zipstream, "_WRITEBACK", 16)
     source, target = tmp_path / "w", tmp_path / "a.mar"
     source.write_bytes(bytes(100))
     target.write_bytes(b"the archive before")
-    real = ZipStream._write
+    real = ZipStream._copy_some
     calls: list[int] = []
 
-    def meanwhile(self: ZipStream, data: memoryview | bytes) -> None:
-        real(self, data)
-        calls.append(len(data))
+    def meanwhile(self: ZipStream, descriptor: int, offset: int, count: int) -> int:
+        calls.append(count)
         if len(calls) == 3:
             os.truncate(source, 40 if change == "shrinks" else 200)
+        return real(self, descriptor, offset, count)
 
-    monkeypatch.setattr(ZipStream, "_write", meanwhile)
+    monkeypatch.setattr(ZipStream, "_copy_some", meanwhile)
     with pytest.raises(OSError, match="changed while it was read"), ZipStream(target) as stream:
         stream.add_file("w", source)
     assert target.read_bytes() == b"the archive before"
@@ -195,20 +195,35 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("moment", range(5))
 def test_an_interruption_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     (tmp_path / "w").write_bytes(bytes(64))
-    monkeypatch.setattr(zipstream, "CHUNK", 16)
-    real, calls = ZipStream._write, []
+    monkeypatch.setattr(zipstream, "_WRITEBACK", 16)
+    real, calls = ZipStream._begin_writeback, []
 
-    def interrupted(self: ZipStream, data: memoryview | bytes) -> None:
+    def interrupted(self: ZipStream) -> None:
         if len(calls) == moment:
             raise KeyboardInterrupt
         calls.append(1)
-        real(self, data)
+        real(self)
 
-    monkeypatch.setattr(ZipStream, "_write", interrupted)
+    monkeypatch.setattr(ZipStream, "_begin_writeback", interrupted)
     with pytest.raises(KeyboardInterrupt), ZipStream(tmp_path / "a.mar") as stream:
         stream.add_file("w", tmp_path / "w")
         stream.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["w"]
+
+
+def test_where_the_kernel_cannot_copy_we_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    monkeypatch.setattr(zipstream, "CHUNK", 16)
+    data = os.urandom(100)
+    (tmp_path / "w").write_bytes(data)
+    with ZipStream(tmp_path / "a.mar") as stream:
+        stream.add_file("w", tmp_path / "w")
+        stream.finish()
+    with zipfile.ZipFile(tmp_path / "a.mar") as archive:
+        assert archive.read("w") == data
 
 
 def test_without_finish_there_is_no_archive(tmp_path: Path) -> None:
