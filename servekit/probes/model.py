@@ -37,6 +37,8 @@ def main() -> None:
     # Whatever user code prints must not end up in our one line of JSON.
     answer, sys.stdout = sys.stdout, sys.stderr
     sys.path[0] = str(Path.cwd())
+    # Here servekit may be installed, in an image it is not: an archive must do without.
+    sys.modules["servekit"] = None  # type: ignore[assignment]
     try:
         _check_handler(request["handler"])
         if request["weights"]:

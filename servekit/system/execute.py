@@ -77,7 +77,8 @@ def _write_file(step: WriteFile) -> None:
 
 
 def _start(step: StartProcess) -> subprocess.Popen[bytes]:
-    with step.log.open("ab") as log:
+    descriptor = os.open(step.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666 & ~step.umask)
+    with os.fdopen(descriptor, "ab") as log:
         return subprocess.Popen(
             step.argv,
             cwd=step.cwd,

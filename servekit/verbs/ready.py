@@ -21,6 +21,7 @@ _SAME_FAILURES = 2
 # A worker that dies without a traceback was killed (out of memory, a crash in native code).
 _STARTS_WITHOUT_TRACEBACK = 3
 _UNREGISTERED_S = 5.0
+_TIMED_OUT = "did not respond in given time"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def _stop_on_failure(state: State, started: float) -> None:
         if count >= _SAME_FAILURES:
             last = next(f for f in reversed(failures) if (f.model, f.cause) == (model, cause))
             raise StartError(f"{model} cannot start: {cause}", detail=last.traceback, hint=_failure_hint(cause))
+    if _TIMED_OUT in _read(home / "logs" / "server.log"):
+        raise StartError(
+            "A worker did not finish loading within its startup timeout, and TorchServe ended it.",
+            detail=_tail(home),
+            hint="If loading takes that long, raise [server] startup_timeout_s.",
+        )
     failed = {f.model for f in failures}
     for (model, _worker), starts in worker_log.starts(home / "logs" / "model.log").items():
         if starts >= _STARTS_WITHOUT_TRACEBACK and model not in failed:
@@ -162,11 +169,14 @@ def _gpu_of_pids(gpus: tuple[Gpu, ...]) -> dict[int, str]:
     return {found.pid: gpu.uuid for gpu in gpus for found in (nvml.processes(gpu.uuid) or ())}
 
 
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def _tail(home: Path, lines: int = 15) -> str:
     """The last words of the server, for a failure that left no Python traceback."""
     parts = []
     for name in ("console.log", "server.log", "model.log"):
-        path = home / "logs" / name
-        if path.is_file() and (text := path.read_text(encoding="utf-8", errors="replace").strip()):
+        if text := _read(home / "logs" / name).strip():
             parts.append(f"--- {name}\n" + "\n".join(text.splitlines()[-lines:]))
     return "\n".join(parts)
