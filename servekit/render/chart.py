@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 920, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 14, 12, 28
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 12, 28
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,11 @@ class Card:
     free: int = 79_000 * MIB
     capability: tuple[int, int] = (9, 0)
     processes: tuple[tuple[int, int | None], ...] = ()
+    use: int = 63
+    power: int = 250_500  # milliwatts
+    temperature: int = 41
+    clock: int = 1980
+    energy: int = 7_000_500  # millijoules since the driver was loaded
     broken: dict[str, int] = field(default_factory=dict)
 
 
@@ -47,6 +52,8 @@ class Driver:
     NVML_ERROR_DRIVER_NOT_LOADED = 9
     NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_GPU_IS_LOST = 15
+    NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM = 1
 
     def nvmlInit(self) -> None:
         if self.init_error is not None:
@@ -90,6 +97,23 @@ class Driver:
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[Any]:
         return [SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self._value(card, "processes")]
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:
+        return SimpleNamespace(gpu=self._value(card, "use"), memory=0)
+
+    def nvmlDeviceGetPowerUsage(self, card: Card) -> int:
+        return self._value(card, "power")
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, card: Card) -> int:
+        return self._value(card, "energy")
+
+    def nvmlDeviceGetTemperature(self, card: Card, sensor: int) -> int:
+        assert sensor == self.NVML_TEMPERATURE_GPU
+        return self._value(card, "temperature")
+
+    def nvmlDeviceGetClockInfo(self, card: Card, kind: int) -> int:
+        assert kind == self.NVML_CLOCK_SM
+        return self._value(card, "clock")
 
     def _value(self, card: Card, what: str) -> Any:
         self._initialised()
