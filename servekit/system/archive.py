@@ -24,7 +24,8 @@ from typing import Any
 import yaml
 
 from servekit.domain.model import name_problem, version_problem
-from servekit.errors import ModelError, StorageError, raise_together
+from servekit.errors import ModelError, raise_together
+from servekit.system import file_digest, storage
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/servekit.json"
@@ -49,11 +50,13 @@ _DAMAGE = (
 class ArchiveInfo:
     """An archive that passed the checks. ``config`` is its model-config.yaml, {} when it has none.
 
-    ``hashes`` maps member -> SHA-256 for archives of ours; None for foreign ones.
+    ``size`` is what it takes unpacked, in bytes. ``hashes`` maps member -> SHA-256 for archives of ours; None
+    for foreign ones.
     """
 
     path: Path
     sha256: str
+    size: int
     name: str
     version: str
     manifest: Mapping[str, Any]
@@ -62,15 +65,19 @@ class ArchiveInfo:
     hashes: Mapping[str, str] | None
 
 
-def open_archive(path: Path) -> ArchiveInfo:
-    """Read and check an archive without unpacking it. Raises ModelError with everything that is wrong."""
+def open_archive(path: Path, cache: Path | None = None) -> ArchiveInfo:
+    """Read and check an archive without unpacking it. Raises ModelError with everything that is wrong.
+
+    ``cache`` is the folder that ``unpack`` fills; it also remembers the SHA-256 of archives seen before.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             members = _checked(path, archive)
             manifest = _json(path, archive, MANIFEST)
             config = _config(path, archive, manifest)
             hashes = _hashes(path, archive) if HASHES in members else None
-        sha256 = _sha256(path)
+            size = sum(info.file_size for info in archive.infolist())
+        sha256 = file_digest.sha256(path, cache)
     except _DAMAGE as error:
         raise ModelError(f"{path} is not a usable archive: {error}.", hint="Make it anew: servekit package") from error
     except OSError as error:
@@ -81,25 +88,21 @@ def open_archive(path: Path) -> ArchiveInfo:
     name, version = model["modelName"], str(model.get("modelVersion") or "1.0")
     problems = [problem for problem in (name_problem(name), version_problem(version)) if problem]
     raise_together(ModelError, [f"{path}: {problem}" for problem in problems])
-    return ArchiveInfo(path, sha256, name, version, manifest, config, members, hashes)
+    return ArchiveInfo(path, sha256, size, name, version, manifest, config, members, hashes)
 
 
 def unpack(info: ArchiveInfo, cache: Path) -> Path:
     """The archive's folder in ``cache``, unpacked at most once however many deployments use it."""
     folder = cache / info.sha256
-    try:
+    with storage.explained(folder, info.size):
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / f".{info.sha256}.lock"):
             if folder.is_dir():
                 if _intact(folder):
                     return folder
                 shutil.rmtree(folder)
+            storage.check_room(folder, info.size)
             _extract(info, folder)
-    except OSError as error:
-        raise StorageError(
-            f"{info.path} cannot be unpacked into {cache}: {error.strerror or error}.",
-            hint="Check the permissions and the free space of that folder.",
-        ) from error
     return folder
 
 
@@ -121,6 +124,10 @@ def _checked(path: Path, archive: zipfile.ZipFile) -> tuple[str, ...]:
             problems.append(f"{path}: the member {name!r} is encrypted.")
         if info.file_size > _MAX_RATIO * max(info.compress_size, 1):
             problems.append(f"{path}: the member {name!r} expands {info.file_size} bytes out of almost none.")
+    nested = {str(above) for name in seen for above in PurePosixPath(name).parents}
+    problems += [f"{path}: the member {name!r} is both a file and a folder." for name in sorted(seen & nested)]
+    if sum(info.compress_size for info in archive.infolist()) > path.stat().st_size:
+        problems.append(f"{path}: its members overlap: together they are larger than the file.")
     if MANIFEST not in seen:
         problems.append(f"{path} holds no {MANIFEST}: it is a zip, but not a model archive.")
     raise_together(ModelError, problems, hint="Do not serve it unless you know why it looks like that.")
@@ -165,14 +172,6 @@ def _hashes(path: Path, archive: zipfile.ZipFile) -> dict[str, str]:
         return {str(member): str(entry["sha256"]) for member, entry in listed.items()}  # type: ignore[union-attr]
     except (AttributeError, KeyError, TypeError) as error:
         raise ModelError(f"{path}: {HASHES} lists no hashes.") from error
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _extract(info: ArchiveInfo, folder: Path) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +18,10 @@ from servekit.domain.model import (
     version_problem,
 )
 from servekit.domain.project import image_problems, tensor_problems
-from servekit.errors import ModelError, StorageError, raise_together
+from servekit.errors import ModelError, raise_together
 from servekit.render.manifest import manifest
 from servekit.render.model_config import Placed, model_config, to_yaml
-from servekit.system import archive, labels, probe, weights
+from servekit.system import archive, labels, probe, storage, weights
 from servekit.system.members import Members
 from servekit.system.zipstream import Written, ZipStream
 
@@ -145,7 +142,11 @@ def _prove(spec: ModelSpec, members: Members, placed: Placed) -> int | None:
         "class": spec.model_class,
         "args": dict(spec.model_args),
     }
-    with tempfile.TemporaryDirectory(prefix="servekit-package-") as folder:
+    scratch = Path(tempfile.gettempdir()) / "servekit-package"
+    with (
+        storage.explained(scratch, members.rendered_size()),
+        tempfile.TemporaryDirectory(prefix="servekit-package-") as folder,
+    ):
         for place, source in members.files.items():
             target = Path(folder) / place
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -163,14 +164,14 @@ def _prove(spec: ModelSpec, members: Members, placed: Placed) -> int | None:
 def _write(target: Path, members: Members) -> int:
     """The archive: manifest first, hashes last, the rest sorted."""
     order = sorted(members.files, key=lambda place: (place != archive.MANIFEST, place))
-    try:
+    needed = members.size()
+    with storage.explained(target, needed):
         target.parent.mkdir(parents=True, exist_ok=True)
+        storage.check_room(target, needed)
         with ZipStream(target) as stream:
             written = [_add(stream, place, members.files[place]) for place in order]
             stream.add_bytes(archive.HASHES, _hashes(written))
             return stream.finish()
-    except OSError as error:
-        raise _storage_error(error, target, members) from error
 
 
 def _add(stream: ZipStream, place: str, source: Path | bytes) -> Written:
@@ -182,18 +183,3 @@ def _hashes(written: list[Written]) -> bytes:
     return (
         json.dumps({"schema": SCHEMA, "servekit": __version__, "members": listed}, indent=2, ensure_ascii=False) + "\n"
     ).encode()
-
-
-def _storage_error(error: OSError, target: Path, members: Members) -> StorageError:
-    if error.errno == errno.ENOSPC:
-        needed = sum(s.stat().st_size if isinstance(s, Path) else len(s) for s in members.files.values())
-        free = shutil.disk_usage(target.parent).free
-        return StorageError(
-            f"{target}: the disk is full ({needed >> 20} MiB needed, {free >> 20} MiB free).",
-            hint="Free some space, or write elsewhere with --export-path. Nothing half-written was left.",
-        )
-    where = error.filename or target
-    return StorageError(
-        f"{where}: {error.strerror or os.strerror(error.errno or 0)}.",
-        hint="Is the store writable? Write elsewhere with --export-path.",
-    )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from servekit.errors import ModelError, StorageError
-from servekit.system import archive
+from servekit.system import archive, storage
 
 MODEL = {"modelName": "m", "handler": "h.py", "modelVersion": "2.0"}
 
@@ -290,8 +290,28 @@ def test_remains_of_a_killed_unpacking_are_cleared(tmp_path: Path) -> None:
 
 
 def test_a_file_where_a_folder_must_be(tmp_path: Path) -> None:
-    info = archive.open_archive(make(tmp_path / "m.mar", {"a": "1", "a/b": "2"}))
-    with pytest.raises((StorageError, ModelError)):
+    assert "the member 'a' is both a file and a folder" in refused(make(tmp_path / "m.mar", {"a": "1", "a/b": "2"}))
+
+
+def test_members_that_share_their_bytes(tmp_path: Path) -> None:
+    """The shape of a bomb that needs no deep compression: many lines of the directory, one member."""
+    path = make(tmp_path / "m.mar", {"big1": bytes(1000)})
+    with zipfile.ZipFile(path, "a") as out:
+        first = out.getinfo("big1")
+        for number in range(2, 10):
+            twin = entry(f"big{number}")
+            twin.header_offset, twin.CRC = first.header_offset, first.CRC
+            twin.file_size = twin.compress_size = first.file_size
+            out.filelist.append(twin)
+            out.NameToInfo[twin.filename] = twin
+        out._didModify = True
+    assert "its members overlap" in refused(path)
+
+
+def test_no_room_to_unpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = archive.open_archive(make(tmp_path / "m.mar", {"w": bytes(3 << 20)}))
+    monkeypatch.setattr(storage, "free_bytes", lambda _: 1 << 20)
+    with pytest.raises(StorageError, match=r"the disk is full \(4 MiB needed, 1 MiB free\)"):
         archive.unpack(info, tmp_path / "cache")
     assert left(tmp_path) == []
 
@@ -299,7 +319,7 @@ def test_a_file_where_a_folder_must_be(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     info = archive.open_archive(make(tmp_path / "m.mar"))
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(StorageError, match="cannot be unpacked into"):
+    with pytest.raises(StorageError, match=r"cache.* cannot be written"):
         archive.unpack(info, tmp_path / "cache")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -69,10 +70,53 @@ def test_all_that_is_wrong_with_members(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         members.check()
     assert caught.value.message.startswith("3 problems:")
-    assert f"labels: a is in the archive already (from {tmp_path}/a); rename one." in caught.value.message
+    twice = f"labels: a is in the archive already (from {tmp_path}/a), and would come from servekit itself again"
+    assert twice in caught.value.message
     assert f"model file: {tmp_path}/nothing does not exist." in caught.value.message
     assert f"example: {tmp_path} is not a file." in caught.value.message
     assert members.files["a"] == tmp_path / "a", "the first stays"
+
+
+def test_a_tree_follows_links_but_not_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "table.csv").touch()
+    (tmp_path / "tree" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "tree" / "circle").symlink_to(tmp_path / "tree")
+    (tmp_path / "tree" / "file.py").symlink_to(tmp_path / "elsewhere" / "table.csv")
+    members = Members()
+    members.add_tree(tmp_path / "tree", "t", "extra file")
+    assert list(members.files) == ["t/file.py", "t/linked/table.csv"]
+    members.check()
+
+
+def test_what_a_tree_cannot_pack_is_said_not_skipped(tmp_path: Path) -> None:
+    (tmp_path / "broken").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / os.fsdecode(b"caf\xe9")).touch()
+    (tmp_path / "back\\slash").touch()
+    members = Members()
+    members.add_tree(tmp_path, "t", "extra file")
+    with pytest.raises(ModelError) as caught:
+        members.check()
+    assert caught.value.message.startswith("4 problems:")
+    assert f"extra file: {tmp_path}/broken is a link to nothing." in caught.value.message
+    assert f"extra file: {tmp_path}/pipe is not a file." in caught.value.message
+    assert r"the name 't/caf\udce9' cannot stand in an archive" in caught.value.message
+    assert r"the name 't/back\\slash' cannot stand in an archive" in caught.value.message
+
+
+def test_members_that_want_one_place(tmp_path: Path) -> None:
+    (tmp_path / "example").touch()
+    members = Members()
+    members.add("example/a.png", b"", "example")
+    members.add("example", tmp_path / "example", "extra file")
+    members.add("MAR-INF/servekit.json", tmp_path / "example", "extra file")
+    with pytest.raises(ModelError) as caught:
+        members.check()
+    assert caught.value.message.startswith("2 problems:")
+    assert f"example would be both a file (from {tmp_path}/example) and the folder of" in caught.value.message
+    assert "would land in MAR-INF/" in caught.value.message
 
 
 def zipped(path: Path, *names: str) -> Path:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servekit.system import zipstream
+from servekit.errors import ModelError
+from servekit.system import zip_records, zipstream
 from servekit.system.zipstream import Written, ZipStream
 
 GIB = 1 << 30
@@ -62,7 +63,7 @@ def test_an_empty_file_and_no_member_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 32, 33, 100])
-def test_files_larger_than_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_files_larger_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(zipstream, "CHUNK", 16)
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
@@ -74,9 +75,7 @@ def test_files_larger_than_a_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert archive.read("f") == data
 
 
-def test_parts_are_hashed_in_order_and_before_their_buffer_is_refilled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_are_hashed_in_order_and_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow:
         """SHA-256 whose every other update looks at its bytes late, when others could have overtaken it."""
 
@@ -133,7 +132,7 @@ def test_offsets_beyond_four_gib(tmp_path: Path) -> None:
     """The archive itself gets a hole: on disk it stays small."""
     with ZipStream(tmp_path / "a.mar") as stream:
         stream.add_bytes("first", b"1")
-        stream._file.seek(5 * GIB)
+        os.lseek(stream._file, 5 * GIB, os.SEEK_SET)
         stream.add_bytes("second", b"22")
         assert stream.finish() > 5 * GIB
     with zipfile.ZipFile(tmp_path / "a.mar") as archive:
@@ -148,7 +147,7 @@ def test_a_member_beyond_four_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         file.truncate(4 * GIB + 7)
 
     def skip(self: ZipStream, _source: int, _size: int) -> tuple[int, str, int]:
-        self._file.seek(4 * GIB + 7, os.SEEK_CUR)  # zeros, as the source's, without copying them
+        os.lseek(self._file, 4 * GIB + 7, os.SEEK_CUR)  # zeros, as the source's, without copying them
         return 0x12345678, "hash", 4 * GIB + 7
 
     monkeypatch.setattr(ZipStream, "_copy", skip)
@@ -172,57 +171,104 @@ def test_more_members_than_sixteen_bits_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["shrinks", "grows"])
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(zipstream, "_WRITEBACK", 16)
+    monkeypatch.setattr(zipstream, "CHUNK", 16)
     source, target = tmp_path / "w", tmp_path / "a.mar"
     source.write_bytes(bytes(100))
     target.write_bytes(b"the archive before")
-    real = ZipStream._copy_some
+    real = ZipStream._send
     calls: list[int] = []
 
-    def meanwhile(self: ZipStream, descriptor: int, offset: int, count: int) -> int:
-        calls.append(count)
+    def meanwhile(self: ZipStream, descriptor: int, most: int) -> int:
+        calls.append(most)
         if len(calls) == 3:
-            os.truncate(source, 40 if change == "shrinks" else 200)
-        return real(self, descriptor, offset, count)
+            os.truncate(source, 40 if change == "shrinks" else 10**6)
+        assert len(calls) < 20, "a file that grows must not be followed for ever"
+        return real(self, descriptor, most)
 
-    monkeypatch.setattr(ZipStream, "_copy_some", meanwhile)
-    with pytest.raises(OSError, match="changed while it was read"), ZipStream(target) as stream:
+    monkeypatch.setattr(ZipStream, "_send", meanwhile)
+    with pytest.raises(ModelError, match="changed while it was read"), ZipStream(target) as stream:
         stream.add_file("w", source)
     assert target.read_bytes() == b"the archive before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mar", "w"]
 
 
-@pytest.mark.parametrize("moment", range(5))
+@pytest.mark.parametrize("source", ["nothing", ".", "pipe"])
+def test_a_source_that_cannot_be_read_is_not_the_targets_fault(tmp_path: Path, source: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelError, match=f"{tmp_path}.* cannot be read"), ZipStream(tmp_path / "a.mar") as stream:
+        stream.add_file("w", tmp_path / source)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("moment", range(7))
 def test_an_interruption_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+    """Before each of its seven steps: a header, five chunks (the last is the end), the directory."""
     (tmp_path / "w").write_bytes(bytes(64))
-    monkeypatch.setattr(zipstream, "_WRITEBACK", 16)
-    real, calls = ZipStream._begin_writeback, []
+    monkeypatch.setattr(zipstream, "CHUNK", 16)
+    calls: list[str] = []
 
-    def interrupted(self: ZipStream) -> None:
-        if len(calls) == moment:
-            raise KeyboardInterrupt
-        calls.append(1)
-        real(self)
+    def interrupting(method: str) -> None:
+        real = getattr(ZipStream, method)
 
-    monkeypatch.setattr(ZipStream, "_begin_writeback", interrupted)
+        def step(self: ZipStream, *arguments: object) -> object:
+            if len(calls) == moment:
+                raise KeyboardInterrupt
+            calls.append(method)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(ZipStream, method, step)
+
+    interrupting("_send")
+    interrupting("_write")
     with pytest.raises(KeyboardInterrupt), ZipStream(tmp_path / "a.mar") as stream:
         stream.add_file("w", tmp_path / "w")
         stream.finish()
+    assert len(calls) == moment
     assert [path.name for path in tmp_path.iterdir()] == ["w"]
 
 
-def test_where_the_kernel_cannot_copy_we_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_the_kernel_cannot_copy_we_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*_: object) -> int:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
+        raise OSError(number, "cannot splice")
 
-    monkeypatch.setattr(os, "copy_file_range", refuse)
+    monkeypatch.setattr(os, "sendfile", refuse)
     monkeypatch.setattr(zipstream, "CHUNK", 16)
     data = os.urandom(100)
     (tmp_path / "w").write_bytes(data)
     with ZipStream(tmp_path / "a.mar") as stream:
-        stream.add_file("w", tmp_path / "w")
+        assert stream.add_file("w", tmp_path / "w").sha256 == hashlib.sha256(data).hexdigest()
         stream.finish()
     with zipfile.ZipFile(tmp_path / "a.mar") as archive:
+        assert archive.read("w") == data
+
+
+def test_a_full_disk_is_not_taken_for_a_kernel_that_cannot_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "w").write_bytes(b"1")
+    monkeypatch.setattr(os, "sendfile", full)
+    with pytest.raises(OSError, match="No space left"), ZipStream(tmp_path / "a.mar") as stream:
+        stream.add_file("w", tmp_path / "w")
+    assert [path.name for path in tmp_path.iterdir()] == ["w"]
+
+
+@pytest.mark.parametrize("before", [0, 1, 4000, 4050, 4095])
+def test_large_members_begin_on_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    monkeypatch.setattr(zip_records, "_LARGE", 1000)
+    data = os.urandom(1000)
+    (tmp_path / "w").write_bytes(data)
+    with ZipStream(tmp_path / "a.mar") as stream:
+        stream.add_bytes("first", bytes(before))
+        stream.add_file("w", tmp_path / "w")
+        stream.finish()
+    whole = (tmp_path / "a.mar").read_bytes()
+    assert whole.index(data) % 4096 == 0
+    with zipfile.ZipFile(tmp_path / "a.mar") as archive:
+        assert archive.testzip() is None
         assert archive.read("w") == data
 
 
@@ -233,11 +279,23 @@ def test_without_finish_there_is_no_archive(tmp_path: Path) -> None:
 
 
 def test_remains_of_a_killed_writer_are_removed_those_of_a_live_one_stay(tmp_path: Path) -> None:
-    no_such_pid = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
-    dead = tmp_path / f".a.mar.{no_such_pid}-0123abcd.partial"
-    live = tmp_path / f".a.mar.{os.getppid()}-0123abcd.partial"
-    other = tmp_path / f".b.mar.{no_such_pid}-0123abcd.partial"
-    for path in (dead, live, other):
-        path.touch()
-    write(tmp_path / "a.mar", {})
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.mar", live.name, other.name])
+    dead, other = tmp_path / ".a.mar.0123abcd.partial", tmp_path / ".b.mar.0123abcd.partial"
+    dead.touch()
+    other.touch()
+    with ZipStream(tmp_path / "a.mar") as live:
+        live.add_bytes("a", b"1")
+        write(tmp_path / "a.mar", {})
+        assert not dead.exists()
+        assert other.exists()
+        live.finish()
+    with zipfile.ZipFile(tmp_path / "a.mar") as archive:
+        assert archive.namelist() == ["a"], "the last to finish stands"
+
+
+def test_readable_by_a_containers_user_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write(tmp_path / "a.mar", {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.mar").stat().st_mode & 0o777 == 0o644
