@@ -24,7 +24,9 @@ def models(
     every model of servekit.toml, or without that file everything in the store. Order does not matter:
     devices are always explicit.
     """
-    infos = [archive.open_archive(path) for path in _paths(names, toml, root)]
+    cache = deployments.cache(root)
+    # A dry run leaves no note of the hashes it computed.
+    infos = [archive.open_archive(path, cache if unpack else None) for path in _paths(names, toml, root)]
     specs = [toml.model(info.name) for info in infos]
     workers = [spec.workers if spec and spec.workers else max(1, gpus.count) for spec in specs]
     cores = len(os.sched_getaffinity(0))
@@ -33,7 +35,6 @@ def models(
     for info, spec, count in zip(infos, specs, workers, strict=True):
         batch = int(info.config.get("batchSize") or 1)
         delay = int(info.config.get("maxBatchDelay") or 100)
-        cache = deployments.cache(root)
         if gpus.count and count < gpus.count:
             notes.append(f"{info.name}: {count} worker(s) for {gpus.count} GPUs; some GPUs will not serve it.")
         served.append(
