@@ -43,7 +43,7 @@ def command(
     """Start TorchServe on chosen GPUs; wait until every worker answers."""
     request = verb.UpRequest(models, gpus, runtime, name, port)
     if dry_run:
-        prepared = verb.prepare(request, Path.cwd(), dry_run=True)
+        prepared = verb.prepare(request, Path.cwd())
         _show_plan(prepared, as_json)
         return
     state, rows = verb.up(request, Path.cwd(), output.progress)

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,20 +46,24 @@ class Prepared:
     plan: Plan
 
 
-def prepare(request: UpRequest, root: Path, *, dry_run: bool = False) -> Prepared:
-    """Decide; on ``dry_run`` without even filling the cache of unpacked archives."""
+def prepare(request: UpRequest, root: Path, held: ExitStack | None = None) -> Prepared:
+    """Decide.
+
+    ``held`` keeps what is taken from other starts of this host. Without it (a dry run) nothing is taken,
+    and not even the cache of unpacked archives is filled.
+    """
     toml = project.load(root) or Project()
     host = deployments.host_paths(root, request.name)
     runtime, image, why = _runtime(request.runtime or toml.runtime.backend, toml.runtime.image)
     gpus = plan_gpus(request.gpus or toml.runtime.gpus, nvml.inventory())
     server = toml.server if request.port is None else replace(toml.server, port=request.port)
-    models, notes = select.models(request.models, toml, root, gpus, unpack=not dry_run)
+    models, notes = select.models(request.models, toml, root, gpus, unpack=held is not None)
     deployment = Deployment(
         name=request.name,
         models=models,
         gpus=gpus,
         server=server,
-        ports=ports.choose(server),
+        ports=ports.choose(server, held),
         runtime=runtime,
         host=host,
         inside=host if runtime == "local" else docker_backend.INSIDE,
@@ -74,9 +79,9 @@ def prepare(request: UpRequest, root: Path, *, dry_run: bool = False) -> Prepare
 
 def up(request: UpRequest, root: Path, progress: Progress) -> tuple[State, tuple[ready.Row, ...]]:
     """Start the deployment and return it once every model has answered. Raises ServekitError."""
-    with deployments.lock(root, request.name):
+    with deployments.lock(root, request.name), ExitStack() as held:
         _refuse_second(root, request.name, progress)
-        prepared = prepare(request, root)
+        prepared = prepare(request, root, held)
         deployment = prepared.deployment
         for note in prepared.plan.notes:
             progress(note)

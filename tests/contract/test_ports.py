@@ -80,3 +80,14 @@ def test_a_port_in_time_wait_is_free(first: int) -> None:
         accepted.close()  # the side that closes first keeps the port in TIME_WAIT
         client.close()
     assert ports.choose(ServerConfig(port=first)) == Ports.block(first)
+
+
+def test_a_block_that_another_up_is_about_to_use_is_passed_over() -> None:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        mine = ports.choose(ServerConfig(), first)
+        theirs = ports.choose(ServerConfig(), second)
+        assert not set(mine.all()) & set(theirs.all())
+        with pytest.raises(ConflictError, match="another servekit that is starting"):
+            ports.choose(ServerConfig(port=mine.inference), second)
+    with contextlib.ExitStack() as third:
+        assert ports.choose(ServerConfig(), third) == mine, "let go"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -236,7 +237,8 @@ class TestGpuRequest:
         need_private_engine()
         servekit(project, "package", "--name", "echo", "--handler", "echo.py")
         request = up_verb.UpRequest(("echo",), gpus="none", runtime="docker", port=free_port())
-        deployment = up_verb.prepare(request, project).deployment
+        with contextlib.ExitStack() as held:
+            deployment = up_verb.prepare(request, project, held).deployment
         # The private engine's network has no loopback to publish on.
         server = dataclasses.replace(deployment.server, bind="0.0.0.0")
         deployment = dataclasses.replace(deployment, gpus=GPUS, image=IMAGE, server=server)
