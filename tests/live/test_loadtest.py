@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from projects import clear, needs_java, pack_tensor, servekit
+from projects import argv, clear, environment, needs_java, pack_tensor, servekit
 
 from servekit.domain.load import LoadStats, summarise
 from servekit.system import locust
@@ -184,6 +186,36 @@ def test_the_report_of_a_real_server(project: Path) -> None:
     assert missed.returncode == 11
     assert "The objective was missed: p50<1us" in missed.stderr
     assert (project / "missed" / "report.html").exists(), "the report is written all the same"
+
+
+@needs_java()
+def test_ctrl_c_writes_the_report_of_what_there_is(project: Path) -> None:
+    words = (
+        "loadtest",
+        "--model",
+        "net",
+        "--payload",
+        "item.json",
+        "--duration",
+        "60s",
+        "--warmup",
+        "1s",
+        "--out",
+        "cut",
+    )
+    child = subprocess.Popen(
+        argv(*words), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(8)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "cut/report.html" in out
+    report = json.loads((project / "cut" / "report.json").read_text())
+    assert report["interrupted"] is True
+    assert report["elapsed_s"] < 10
+    assert report["stats"]["answered"] > 0
+    assert report["stats"]["failures"] == [], "what we cut off is no failure of the server"
 
 
 @needs_java()

@@ -16,6 +16,7 @@ from servekit.system import locust
 def test_the_record_is_the_locustfiles() -> None:
     source = (assets.loadtests() / "locustfile.py").read_text()
     assert f'RECORD = struct.Struct("{locust._RECORD.format}")' in source
+    assert f'"{locust._CUT_OFF}"' in source
 
 
 def test_records_of_a_process(tmp_path: Path) -> None:
