@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from servekit import __version__
+from servekit.cli import output
 from servekit.errors import ServekitError
 from servekit.system.signals import raise_on_termination
 
@@ -81,11 +81,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def show_error(error: ServekitError) -> None:
     """Evidence first, then what is wrong, then what to do; all on stderr."""
     if error.detail:
-        click.echo(error.detail.rstrip(), err=True)
-        click.echo(err=True)
-    click.echo(click.style("Error: ", fg="red", bold=True) + error.message, err=True)
+        output.progress(error.detail.rstrip() + "\n")
+    output.progress(click.style("Error: ", fg="red", bold=True) + error.message)
     if error.hint:
-        click.echo(click.style("Next:  ", fg="cyan", bold=True) + error.hint, err=True)
+        output.progress(click.style("Next:  ", fg="cyan", bold=True) + error.hint)
 
 
 def main(argv: Sequence[str] | None = None) -> Any:
@@ -105,19 +104,18 @@ def main(argv: Sequence[str] | None = None) -> Any:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
+        output.progress("Interrupted.")
         sys.exit(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader (head, less) left. Point stdout elsewhere so that the interpreter's last flush is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.silence(sys.stdout)  # its reader (head, less) left
         sys.exit(0)
     except Exception as error:
         if debug:
             raise
-        click.echo(f"Error: internal error, please report it: {type(error).__name__}: {error}", err=True)
-        click.echo("Next:  run the same command with --debug for the traceback.", err=True)
+        output.progress(f"Error: internal error, please report it: {type(error).__name__}: {error}")
+        output.progress("Next:  run the same command with --debug for the traceback.")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

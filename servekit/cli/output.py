@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 
 
 def progress(message: str) -> None:
-    """One line of progress for a person; stderr, so that stdout stays a result."""
-    click.echo(message, err=True)
+    """One line for a person; stderr, so that stdout stays a result.
+
+    Nobody to read it (`2>&1 | head`, a closed terminal) is no reason to leave work, or its clean-up, half done.
+    """
+    try:
+        click.echo(message, err=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: IO[str]) -> None:
+    """Point a stream whose reader has left elsewhere, so that the interpreter's last flush is quiet too."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def print_json(value: Any) -> None:

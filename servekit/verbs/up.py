@@ -95,8 +95,10 @@ def up(request: UpRequest, root: Path, progress: Progress) -> tuple[State, tuple
             rows = ready.wait(state, deployment, started, progress)
         except BaseException:
             with signals.held_back():
-                progress("Taking down what was started ...")
-                down.take_down(deployment.host, deployment.runtime)
+                try:
+                    progress("Taking down what was started ...")
+                finally:
+                    down.take_down(deployment.host, deployment.runtime)
             raise
     return state, rows
 
