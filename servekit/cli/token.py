@@ -35,7 +35,7 @@ def command() -> None:
 @_JSON
 @click.option("--curl", "as_curl", is_flag=True, help="Print a curl command that works.")
 def show(name: str | None, kind: str, as_json: bool, as_curl: bool) -> None:
-    """Print the token as the server's key file holds it."""
+    """Print the token; an expired one is renewed first."""
     if as_curl:
         click.echo(verb.curl(Path.cwd(), name, kind))
     else:

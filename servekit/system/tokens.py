@@ -59,11 +59,17 @@ def rotate(state: State, kind: str) -> Token:
 def renew_if_expired(state: State, kind: str, refused: str) -> Token:
     """A token to try again with after ``refused`` was answered with InvalidKeyException."""
     token = read(state.key_file, kind)
-    if token.key != refused or not token.expired:
+    return token if token.key != refused else current(state, kind)
+
+
+def current(state: State, kind: str) -> Token:
+    """The key of the file; a new one when that has expired, so that what we hand out works."""
+    token = read(state.key_file, kind)
+    if not token.expired:
         return token
     with _locked(state):
-        token = read(state.key_file, kind)
-        return _renew(state, kind) if token.key == refused else token
+        token = read(state.key_file, kind)  # another of us may have been here meanwhile
+        return _renew(state, kind) if token.expired else token
 
 
 def _renew(state: State, kind: str) -> Token:

@@ -12,8 +12,8 @@ from servekit.verbs.canary import content_type_of
 
 
 def show(root: Path, name: str | None, kind: str) -> tokens.Token:
-    state = _with_auth(root, name)
-    return tokens.read(state.key_file, kind)
+    """The token that works now: the key file's, renewed when it has expired."""
+    return tokens.current(_with_auth(root, name), kind)
 
 
 def rotate(root: Path, name: str | None, kind: str) -> tokens.Token:
@@ -24,7 +24,7 @@ def rotate(root: Path, name: str | None, kind: str) -> tokens.Token:
 def curl(root: Path, name: str | None, kind: str) -> str:
     """A command line that works as it is: a prediction of the first model, or its description."""
     state = _with_auth(root, name)
-    key = tokens.read(state.key_file, kind).key
+    key = tokens.current(state, kind).key
     model = state.models[0]
     argv = ["curl", "-sS", "-H", f"Authorization: Bearer {key}"]
     if kind == "management":
