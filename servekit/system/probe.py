@@ -38,6 +38,11 @@ def run(
             check=False,
         )
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except OSError as error:
+        raise HostError(
+            f"{sys.executable} cannot be run for the {name} probe: {error.strerror}.",
+            hint="This user must be able to run the Python that servekit runs under.",
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise HostError(f"The {name} probe did not end within {timeout_s:g} s.") from error
     except (ValueError, IndexError) as error:
