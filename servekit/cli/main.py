@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import click
 
 from servekit import __version__
 from servekit.cli import output
-from servekit.errors import ServekitError
+from servekit.errors import ServekitError, StorageError
 from servekit.system.signals import raise_on_termination
 
 # name -> (group, one line). The table keeps ``servekit --help`` from importing a single command.
@@ -27,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("Serve", "Stop a deployment and remove what it left."),
     "loadtest": ("Judge", "Load a model with Locust; write report.json and report.html."),
 }
+
+
+# What the disk answers to any command, wherever it looks: for the user to mend, no fault of ours.
+_OF_THE_DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 class LazyGroup(click.Group):
@@ -87,6 +92,11 @@ def show_error(error: ServekitError) -> None:
         output.progress(click.style("Next:  ", fg="cyan", bold=True) + error.hint)
 
 
+def _show_internal(error: Exception) -> None:
+    output.progress(f"Error: internal error, please report it: {type(error).__name__}: {error}")
+    output.progress("Next:  run the same command with --debug for the traceback.")
+
+
 def main(argv: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with a documented code."""
     args = list(sys.argv[1:] if argv is None else argv)
@@ -112,10 +122,18 @@ def main(argv: Sequence[str] | None = None) -> Any:
     except BrokenPipeError:
         output.silence(sys.stdout)  # its reader (head, less) left
         sys.exit(0)
+    except OSError as error:
+        if debug:
+            raise
+        if error.errno not in _OF_THE_DISK or not error.filename:
+            _show_internal(error)
+            sys.exit(1)
+        hint = "Check who owns it, its permissions and the free space there."
+        show_error(StorageError(f"{error.filename}: {error.strerror}.", hint=hint))
+        sys.exit(StorageError.exit_code)
     except Exception as error:
         if debug:
             raise
-        output.progress(f"Error: internal error, please report it: {type(error).__name__}: {error}")
-        output.progress("Next:  run the same command with --debug for the traceback.")
+        _show_internal(error)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def python_path(inherited: str, served: Sequence[ServedModel]) -> tuple[str | No
 
 def _paths(names: Sequence[str], toml: Project, root: Path) -> list[Path]:
     store = root / STORE
-    there = sorted(path.stem for path in store.glob("*.mar")) if store.is_dir() else []
+    by_path = bool(names) and all(name.endswith(".mar") for name in names)
+    there = [] if by_path else _in_store(store)  # archives named by path do not need the store
     wanted = list(names) or [model.name for model in toml.models] or there
     if not wanted:
         raise ModelError(f"There is nothing to serve: {store} holds no .mar.", hint="Make one: servekit package")
@@ -86,11 +88,34 @@ def _paths(names: Sequence[str], toml: Project, root: Path) -> list[Path]:
     for name in dict.fromkeys(wanted):
         path = (root / name) if name.endswith(".mar") else store / f"{name}.mar"
         paths.append(path)
-        if not path.is_file():
-            problems.append(f"{name}: there is no {path}.")
+        if problem := _problem(path):
+            problems.append(f"{name}: {problem}")
     listed = f"In the store: {', '.join(there)}. " if there else ""
     raise_together(ModelError, problems, hint=f"{listed}Make one with: servekit package")
     return paths
+
+
+def _in_store(store: Path) -> list[str]:
+    try:
+        with os.scandir(store) as entries:
+            return sorted(Path(entry.name).stem for entry in entries if entry.name.endswith(".mar"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ModelError(
+            f"{store} cannot be read: {error.strerror}.", hint="Check who owns that folder, and its permissions."
+        ) from error
+
+
+def _problem(path: Path) -> str | None:
+    """Why there is no archive to open at ``path``. Path.is_file raises, or lies, about a closed folder."""
+    try:
+        kind = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no {path}."
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}."
+    return None if stat.S_ISREG(kind) else f"{path} is not a file."
 
 
 def _refuse_same_name(served: Sequence[ServedModel]) -> None:
