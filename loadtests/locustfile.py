@@ -26,6 +26,7 @@ from locust import FastHttpUser, constant, events, task
 # start (monotonic ns), latency (ns), HTTP status (0: no answer), error number (0: none), bytes received
 RECORD = struct.Struct("<QQHHI")
 FLUSH_S = 0.5
+TORN_S = 1.0
 OTHER_ERROR = 65535
 
 plan = json.loads(Path(os.environ["SERVEKIT_LOADTEST"]).read_text(encoding="utf-8"))
@@ -104,8 +105,19 @@ class Token:
 
     def read(self) -> None:
         if self.file:
-            key = json.loads(Path(self.file).read_text(encoding="utf-8"))["inference"]["key"]
+            key = self._whole(Path(self.file))["inference"]["key"]
             self.headers = {"Authorization": f"Bearer {key}"}
+
+    def _whole(self, path: Path) -> dict:
+        """The file's JSON. TorchServe renews in place, so for a moment it is empty or half-written."""
+        deadline = time.monotonic() + TORN_S
+        while True:
+            try:
+                return json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                if time.monotonic() > deadline:
+                    raise
+                gevent.sleep(0.02)
 
 
 token = Token(plan["key_file"])

@@ -11,14 +11,19 @@ import contextlib
 import datetime
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import requests
 
 from servekit.domain.deployment import State
 from servekit.errors import NotRunningError, RequestError
+
+_TORN_S = 1.0
+_TORN_POLL_S = 0.02
 
 KINDS = ("inference", "management")
 
@@ -39,8 +44,7 @@ class Token:
 def read(key_file: Path, kind: str) -> Token:
     """The ``inference``, ``management`` or ``API`` key as the file holds it now."""
     try:
-        data = json.loads(key_file.read_text(encoding="utf-8"))
-        entry = data[kind]
+        entry = _whole(key_file)[kind]
         return Token(kind, str(entry["key"]), _when(entry.get("expiration time")))
     except FileNotFoundError:
         raise NotRunningError(
@@ -48,6 +52,18 @@ def read(key_file: Path, kind: str) -> Token:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{key_file} is not TorchServe's key file: {error}.") from error
+
+
+def _whole(key_file: Path) -> Any:
+    """The file's JSON. TorchServe renews in place, so for a moment it is empty or half-written."""
+    deadline = time.monotonic() + _TORN_S
+    while True:
+        try:
+            return json.loads(key_file.read_text(encoding="utf-8"))
+        except ValueError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_TORN_POLL_S)
 
 
 def rotate(state: State, kind: str) -> Token:

@@ -86,10 +86,26 @@ def test_no_file_means_no_server(tmp_path: Path) -> None:
     "text",
     ["", "[]", "{}", '{"inference": {}}', '{"inference": 1}', '{"inference": {"key": "k", "expiration time": "soon"}}'],
 )
-def test_what_is_no_key_file(tmp_path: Path, text: str) -> None:
+def test_what_is_no_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(tokens, "_TORN_S", -1.0)
     (tmp_path / "key_file.json").write_text(text)
     with pytest.raises(RequestError, match="is not TorchServe's key file"):
         tokens.read(tmp_path / "key_file.json", "inference")
+
+
+def test_a_file_that_is_being_rewritten_is_read_again(up: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = up.key_file.read_text()
+    stages = iter([whole[:20], whole])
+    up.key_file.write_text("")
+    monkeypatch.setattr(tokens.time, "sleep", lambda _: up.key_file.write_text(next(stages)))
+    assert tokens.read(up.key_file, "inference").key == "old"
+    assert next(stages, None) is None
+
+
+def test_what_is_handed_out_works(up: State, renewals: list[Any]) -> None:
+    assert tokens.current(up, "inference").key == "new1"
+    assert tokens.current(up, "inference").key == "new1"
+    assert len(renewals) == 1, "a valid one is left alone"
 
 
 def test_a_refused_key_that_the_file_no_longer_holds_is_not_renewed(up: State, renewals: list[Any]) -> None:
