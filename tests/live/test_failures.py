@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 from projects import ECHO, argv, clear, environment, needs_java, nothing_left, pack_handler, servekit
 
+from servekit.domain.server import ServerConfig
+from servekit.errors import StartError
+from servekit.system import ports
+from servekit.verbs.up import UpRequest, up
+
 pytestmark = [pytest.mark.live, needs_java()]
 
 BROKEN = (
@@ -98,6 +103,47 @@ def test_a_port_in_use(project: Path) -> None:
         done = servekit(project, "up", "--runtime", "local", "--port", str(min(port, 65531)))
     assert done.returncode == 7
     assert "is in use by" in done.stderr
+    nothing_left(project)
+
+
+@pytest.mark.parametrize("which", ["inference", "management", "grpc_inference"])
+def test_a_port_lost_between_the_check_and_the_start(
+    project: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    pack_handler(project, "m", ECHO)
+    free = ports.choose(ServerConfig())
+    monkeypatch.setattr(ports, "choose", lambda *_: free)
+    began = time.monotonic()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", getattr(free, which)))
+        taken.listen()
+        with pytest.raises(StartError) as caught:
+            up(UpRequest(("m",), "none", "local"), project, lambda _: None)
+    assert time.monotonic() - began < 60
+    assert "in use" in caught.value.detail
+    nothing_left(project)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.5])
+def test_nobody_reads_the_progress_any_more(project: Path, after_s: float) -> None:
+    """As in `servekit up 2>&1 | head -1`, or a terminal that was closed."""
+    pack_handler(project, "m", ECHO)
+    child = subprocess.Popen(
+        argv("up", "--runtime", "local"), cwd=project, env=environment(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stderr is not None
+    child.stderr.readline()
+    time.sleep(after_s)
+    child.stderr.close()
+    if after_s:
+        child.send_signal(signal.SIGHUP)
+        assert child.wait(60) == 130
+    else:
+        assert child.wait(60) == 0
+        assert servekit(project, "predict", "m", "example.txt").returncode == 0
+        assert servekit(project, "down").returncode == 0
     nothing_left(project)
 
 

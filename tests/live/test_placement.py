@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from servekit.domain.gpu import Gpu
 from servekit.errors import GpuError, StartError
 from servekit.system import deployments, nvml, probe, torchserve
 from servekit.verbs.down import down
+from servekit.verbs.status import status
 from servekit.verbs.up import UpRequest, up
 
 pytestmark = [pytest.mark.live, needs_java()]
@@ -63,6 +67,34 @@ def test_two_models_on_four_gpus(project: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(gpu for gpu, _ in by_pid.values()) == [0, 1, 2, 3], "a worker a GPU, none twice"
     assert {mask for _, mask in by_pid.values()} == {"0,1,2,3"}
     assert [gpu for gpu, _ in seen(state, "b", 1).values()] == [0], "without deviceIds TorchServe begins with 1"
+    down(project, "default")
+    nothing_left(project)
+
+
+def test_more_workers_than_gpus_and_a_worker_that_comes_back(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, 2)
+    pack_handler(project, "a", ECHO)
+    pack_handler(project, "b", ECHO)
+    (project / "servekit.toml").write_text(
+        'schema = 1\n[[models]]\nname = "a"\nhandler = "a_file.py"\nworkers = 3\n'
+        '[[models]]\nname = "b"\nhandler = "b_file.py"\n'
+    )
+    state = start(project, gpus="all")
+    assert sorted(gpu for gpu, _ in seen(state, "a", 3).values()) == [0, 0, 1]
+    before = {gpu: pid for pid, (gpu, _) in seen(state, "b", 2).items()}
+    assert sorted(before) == [0, 1]
+    os.kill(before[1], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while True:
+        (shown,) = status(project, "default")
+        pids = {row.pid for row in shown.workers if row.model == "b" and row.status == "READY"}
+        if len(pids) == 2 and before[1] not in pids:
+            break
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.5)
+    after = {gpu: pid for pid, (gpu, _) in seen(state, "b", 2).items()}
+    assert sorted(after) == [0, 1], "it comes back on its own GPU"
+    assert after[0] == before[0]
     down(project, "default")
     nothing_left(project)
 
