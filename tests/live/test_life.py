@@ -153,6 +153,8 @@ def test_nothing_can_be_registered(project: Path) -> None:
         for url in (f"file://{war}", "flow.war", inside.as_uri()):
             answer = requests.post(f"{running.management_url}/workflows?url={url}", headers=headers, timeout=10)
             assert answer.status_code >= 400, answer.text
+        # Not the workflow's content: it was refused while it was being written, before it was read.
+        assert "DownloadArchiveException" in answer.text
     finally:
         inside.unlink()
     listed = requests.get(f"{running.management_url}/workflows", headers=headers, timeout=10)
