@@ -182,6 +182,22 @@ def test_rotating_kills_the_old_token_and_ours_go_on(project: Path) -> None:
     assert servekit(project, "predict", "net", "item.json").returncode == 0
 
 
+def test_the_table_of_up_and_status(echo_project: Path) -> None:
+    done = servekit(echo_project, "up", "echo", "--runtime", "local", "--gpus", "none", "--name", "table")
+    assert done.returncode == 0, done.stderr
+    running = deployments.find(echo_project, "table")
+    shown = servekit(echo_project, "status").stdout
+    assert f"table is up at {running.inference_url}" in done.stdout
+    assert f"table: up  {running.inference_url}  local  CPU" in shown
+    answer = json.loads(servekit(echo_project, "predict", "echo", "example.txt").stdout)
+    for table in (done.stdout, shown):
+        (row,) = (line.split() for line in table.splitlines() if line.split()[:1] == ["echo"])
+        assert row[2:5] == [str(answer["pid"]), "READY", "cpu"], "the worker that answers is the one listed"
+    assert "Starting TorchServe" not in done.stdout, "stdout holds results, stderr progress"
+    assert servekit(echo_project, "down").returncode == 0
+    nothing_left(echo_project, "table")
+
+
 def test_a_killed_server_is_gone_and_the_next_up_clears_it(project: Path) -> None:
     """Last of this module: it ends what the others share."""
     (server,) = process.servers(Path(state(project).home))
