@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,6 +75,20 @@ def pack_image(project: Path, name: str = "tiny") -> None:
     options = ImageOptions(8, 8, 1, (0.5,), (0.5,), 3)
     spec = ModelSpec(name=name, weights="tiny.pt", model="tiny.py:Tiny", handler="image", image=options)
     package(spec, project, project / "model_store", lambda _: None)
+
+
+def pack_workflow(war: Path, model: str) -> None:
+    """A workflow around ``model`` of the store that TorchServe registers and runs wherever its store is open.
+
+    It must be whole: an empty ``dag`` is refused for its own sake, and would prove nothing about the store.
+    """
+    workflow = {"workflowName": "flow", "specFile": "spec.yaml", "handler": "flow.py"}
+    manifest = {"createdOn": "01/12/2026", "runtime": "python", "archiverVersion": "0.2.15", "workflow": workflow}
+    limits = "  min-workers: 1\n  max-workers: 1\n  batch-size: 1\n  max-batch-delay: 50\n"
+    with zipfile.ZipFile(war, "w") as out:
+        out.writestr("WAR-INF/MANIFEST.json", json.dumps(manifest))
+        out.writestr("spec.yaml", f"models:\n{limits}  inner:\n    url: {model}\ndag:\n  pre: [inner]\n")
+        out.writestr("flow.py", "def pre(data, context):\n    return data\n")
 
 
 def argv(*args: str) -> tuple[str, ...]:

@@ -5,10 +5,8 @@ Who has no token, who listens and what may be read by others is in test_life.py,
 
 from __future__ import annotations
 
-import json
 import shutil
 import stat
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from projects import needs_java, servekit
+from projects import needs_java, pack_workflow, servekit
 
 from servekit.domain.deployment import State
 from servekit.system import deployments, process, tokens, torchserve
@@ -86,28 +84,38 @@ def test_an_archive_at_an_allowed_url_is_not_registered(running: State) -> None:
     assert answers(running)
 
 
-def test_a_workflow_at_an_allowed_url_has_nowhere_to_land(running: State) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://{models}/more/flow.war",  # allowed_urls lets it through: only the closed store is in the way
+        "file://{project}/flow.war",
+        "file://{models}/../../../../flow.war",
+        "flow.war",
+        "{project}/flow.war",
+        "self/root{project}/flow.war",  # the closed store is /proc, and this would lead out of it
+    ],
+)
+def test_no_workflow_is_registered(running: State, url: str) -> None:
     """TorchServe gates POST /models but not POST /workflows, which unpacks and runs code."""
     headers = authorized(running, "management")
-    war = Path(running.home) / "models" / "flow.war"
-    with zipfile.ZipFile(war, "w") as out:
-        manifest = {
-            "createdOn": "01/12/2026 00:00:00",
-            "runtime": "python",
-            "workflow": {"workflowName": "flow", "specFile": "spec.yaml", "handler": "flow.py"},
-            "archiverVersion": "0.2.15",
-        }
-        out.writestr("WAR-INF/MANIFEST.json", json.dumps(manifest))
-        out.writestr("spec.yaml", "models: {}\ndag: {}\n")
-        out.writestr("flow.py", "raise SystemExit\n")
+    models = Path(running.home) / "models"
+    project = Path(running.home).parents[2]
+    (models / "more").mkdir()
+    wars = (models / "more" / "flow.war", models / "flow.war", project / "flow.war")
+    for war in wars if "more" not in url else wars[:1]:  # a file of that name in the store would hide the copy
+        pack_workflow(war, "net")
     try:
         before = files(running)
-        url = f"{running.management_url}/workflows?workflow_name=flow&url=file://{war}"
-        answer = requests.post(url, headers=headers, timeout=10)
-        assert answer.status_code >= 400, answer.text
-        assert files(running) == before
+        wanted = {"url": url.format(models=models, project=project)}
+        answer = requests.post(f"{running.management_url}/workflows", params=wanted, headers=headers, timeout=60)
+        assert answer.status_code in (400, 404), answer.text
+        assert files(running) == before, "nothing was downloaded or unpacked"
     finally:
-        war.unlink()
+        for war in wars:
+            war.unlink(missing_ok=True)
+        (models / "more").rmdir()
+    listed = requests.get(f"{running.management_url}/workflows", headers=headers, timeout=10).json()
+    assert listed.get("workflows", []) == []
     assert answers(running)
 
 
