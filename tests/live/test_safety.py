@@ -85,17 +85,19 @@ def test_an_archive_at_an_allowed_url_is_not_registered(running: State) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "reason"),
     [
-        "file://{models}/more/flow.war",  # allowed_urls lets it through: only the closed store is in the way
-        "file://{project}/flow.war",
-        "file://{models}/../../../../flow.war",
-        "flow.war",
-        "{project}/flow.war",
-        "self/root{project}/flow.war",  # the closed store is /proc, and this would lead out of it
+        # allowed_urls lets the models folder through: only the closed store is in the way.
+        ("file://{models}/more/flow.war", "Failed to download"),
+        ("file://{models}/../../../../flow.war", "Failed to download"),
+        ("file://{project}/flow.war", "does not match any allowed URL"),
+        ("flow.war", "not found in workflow store"),
+        ("{project}/flow.war", "not found in workflow store"),
+        # The closed store is /proc, and this would lead out of it.
+        ("self/root{project}/flow.war", "not found in workflow store"),
     ],
 )
-def test_no_workflow_is_registered(running: State, url: str) -> None:
+def test_no_workflow_is_registered(running: State, url: str, reason: str) -> None:
     """TorchServe gates POST /models but not POST /workflows, which unpacks and runs code."""
     headers = authorized(running, "management")
     models = Path(running.home) / "models"
@@ -109,6 +111,7 @@ def test_no_workflow_is_registered(running: State, url: str) -> None:
         wanted = {"url": url.format(models=models, project=project)}
         answer = requests.post(f"{running.management_url}/workflows", params=wanted, headers=headers, timeout=60)
         assert answer.status_code in (400, 404), answer.text
+        assert reason in answer.json()["message"]
         assert files(running) == before, "nothing was downloaded or unpacked"
     finally:
         for war in wars:
