@@ -76,7 +76,8 @@ def command(
         output.print_json(tested.report.to_dict())
     else:
         _summary(tested.report)
-        click.echo(f"\nreport: {tested.folder / 'report.html'}")
+        replaced = "  (replaces the one before)" if tested.replaced else ""
+        click.echo(f"\nreport: {tested.folder / 'report.html'}{replaced}")
     if tested.interrupted:
         raise KeyboardInterrupt
     missed = [verdict for verdict in tested.report.verdicts if not verdict.met]
@@ -112,6 +113,9 @@ class _Live:
 
 def _summary(report: LoadReport) -> None:
     stats = report.stats
+    if not stats.sent:
+        click.echo("Nothing was measured: the test ended before its warm-up did.")
+        return
     click.echo(
         f"{stats.throughput:,.1f} requests/s with {report.profile.users} in flight, "
         f"{stats.sent:,} sent in {stats.window_s:.0f} s, {stats.errors_percent:.2f} % failed"

@@ -11,6 +11,7 @@ import click
 
 from servekit.cli import output
 from servekit.domain.model import PRECISIONS, ImageOptions, ModelSpec, TensorOptions
+from servekit.domain.project import MAX_SIDE, MAX_TOP_K
 from servekit.errors import ConfigError, raise_together
 from servekit.system import project
 from servekit.verbs.package import Packed, package
@@ -38,12 +39,12 @@ _PATH = click.Path(path_type=str)
 @click.option("--max-batch-delay", type=click.IntRange(1, 600_000), default=5, show_default=True, metavar="MS")
 @click.option("--extra-file", "extra_files", multiple=True, type=_PATH, help="A file or folder that travels along.")
 @click.option("--example", type=_PATH, help="An input: warms up, and proves that the server answers.")
-@click.option("--resize", type=click.IntRange(1), help="image: short side in pixels.  [default: 256]")
-@click.option("--crop", type=click.IntRange(1), help="image: centre square in pixels.  [default: 224]")
+@click.option("--resize", type=click.IntRange(1, MAX_SIDE), help="image: short side in pixels.  [default: 256]")
+@click.option("--crop", type=click.IntRange(1, MAX_SIDE), help="image: centre square in pixels.  [default: 224]")
 @click.option("--channels", type=click.Choice(["1", "3"]), help="image: 1 grey, 3 RGB.  [default: 3]")
 @click.option("--mean", metavar="M,M,M", help="image: per channel, 0..1 scale.  [default: ImageNet's]")
 @click.option("--std", metavar="S,S,S", help="image: per channel, 0..1 scale.  [default: ImageNet's]")
-@click.option("--top-k", type=click.IntRange(1), help="image: answers a request.  [default: 5]")
+@click.option("--top-k", type=click.IntRange(1, MAX_TOP_K), help="image: answers a request.  [default: 5]")
 @click.option("--input-shape", metavar="N,N,...", help="tensor: shape of one item, without the batch axis.")
 @click.option("--dtype", help="tensor: torch's name of the input type.  [default: float32]")
 @click.option("--export-path", type=click.Path(path_type=Path), help="Folder of the archive.  [default: model_store]")
@@ -54,7 +55,8 @@ def command(name: str | None, export_path: Path | None, as_json: bool, **said: A
     Without any argument, every model of servekit.toml is packaged.
     """
     root = Path.cwd()
-    specs = _from_flags(name, said) if name or said["weights"] else _from_project(root)
+    by_flags = name is not None or any(said[key] is not None for key in ("weights", "handler", "model"))
+    specs = _from_flags(name, said) if by_flags else _from_project(root)
     packed = [package(spec, root, export_path or root / "model_store", output.progress) for spec in specs]
     if as_json:
         output.print_json([dataclasses.asdict(one) for one in packed])
@@ -82,7 +84,8 @@ def _from_project(root: Path) -> tuple[ModelSpec, ...]:
 
 
 def _from_flags(name: str | None, said: dict[str, Any]) -> tuple[ModelSpec, ...]:
-    problems = []
+    # An unset variable in a script: what was meant to be said must not count as not said.
+    problems = [f"--{key.replace('_', '-')} is empty." for key, value in said.items() if value == ""]
     if not name:
         problems.append("--name is missing: what shall the model be called?")
     if not said["handler"]:

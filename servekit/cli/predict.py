@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from servekit.verbs.predict import predict
 @click.option("--content-type", help="Default: by the file's name.")
 def command(model: str, file: Path, name: str | None, content_type: str | None) -> None:
     """Send FILE to MODEL and print the answer (the token is added)."""
+    if content_type is not None and not re.fullmatch(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", content_type):
+        raise click.BadParameter(f"{content_type!r} is no media type, like image/png.", param_hint="--content-type")
     body = predict(Path.cwd(), model, file, name=name, content_type=content_type)
     sys.stdout.buffer.write(body)
     if sys.stdout.isatty() and not body.endswith(b"\n"):

@@ -24,9 +24,10 @@ def command(name: str | None, as_json: bool) -> None:
     if not found:
         click.echo("No deployment is up in this project.")
     for position, one in enumerate(found):
-        state = one.state
-        gpus = ", ".join(map(str, state.gpus)) or "CPU"
-        head = f"{state.name}: {one.condition}  {state.inference_url}  {state.runtime}  {gpus}"
+        head = f"{one.name}: {one.condition}"
+        if one.state:
+            gpus = ", ".join(map(str, one.state.gpus)) or "CPU"
+            head += f"  {one.state.inference_url}  {one.state.runtime}  {gpus}"
         click.echo(("\n" if position else "") + click.style(head, bold=True))
         if one.reason:
             click.echo(f"  {one.reason}")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servekit.errors import GpuError, raise_together
+from servekit.errors import ConfigError, GpuError, raise_together
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,14 @@ class GpuPlan:
 def plan_gpus(request: str | None, inventory: Sequence[Gpu]) -> GpuPlan:
     """Choose GPUs. ``request`` is ``--gpus``: ``0``, ``0,1``, ``all``, ``none``; None takes all there are.
 
-    Raises GpuError for what does not exist, is named twice or cannot be read; it lists what exists.
+    Raises ConfigError for what cannot be read, GpuError for what does not exist or is named twice, with a
+    list of what exists.
     """
     word = "default" if request is None else request.strip().lower()
+    if word not in ("default", "none", "all") and not re.fullmatch(r"\d{1,4}(\s*,\s*\d{1,4})*", word, re.ASCII):
+        raise ConfigError(
+            f"--gpus {request!r} cannot be read.", hint="Write indexes with commas between (0 or 0,1), all or none."
+        )
     if word == "none":
         return GpuPlan()
     if word in ("all", "default"):
@@ -76,9 +81,7 @@ def plan_gpus(request: str | None, inventory: Sequence[Gpu]) -> GpuPlan:
     problems: list[str] = []
     for part in word.split(","):
         part = part.strip()
-        if not re.fullmatch(r"[0-9]{1,4}", part):
-            problems.append(f"--gpus {request}: {part!r} is not a GPU index.")
-        elif int(part) not in by_index:
+        if int(part) not in by_index:
             problems.append(f"--gpus {request}: there is no GPU {int(part)}.")
         elif by_index[int(part)] in chosen:
             problems.append(f"--gpus {request}: GPU {int(part)} is named twice.")

@@ -101,8 +101,9 @@ class LoadStats:
     series: tuple[Bucket, ...]
 
     @property
-    def errors_percent(self) -> float:
-        return 100.0 * (self.sent - self.answered) / self.sent if self.sent else 100.0
+    def errors_percent(self) -> float | None:
+        """None when nothing was sent in the measured window: that is neither success nor failure."""
+        return 100.0 * (self.sent - self.answered) / self.sent if self.sent else None
 
     def measured(self) -> dict[str, float | None]:
         """By the names that an SLO uses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ else:
 SCHEMA = 1
 FILE = "servekit.toml"
 BACKENDS = ("auto", "docker", "local")
+MAX_SIDE = 16384
+"""pixels"""
+MAX_TOP_K = 10_000
 DTYPES = ("float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
@@ -66,7 +70,7 @@ def _is_texts(v: Any) -> bool:
 
 
 def _is_numbers(v: Any) -> bool:
-    return isinstance(v, list) and bool(v) and all(type(x) in (int, float) for x in v)
+    return isinstance(v, list) and bool(v) and all(type(x) in (int, float) and math.isfinite(x) for x in v)
 
 
 def _is_shape(v: Any) -> bool:
@@ -109,12 +113,12 @@ _MODEL = {
     "tensor": ("a table, [models.tensor]", lambda v: isinstance(v, dict)),
 }
 _IMAGE = {
-    "resize": _int(1, 16384),
-    "crop": _int(1, 16384),
+    "resize": _int(1, MAX_SIDE),
+    "crop": _int(1, MAX_SIDE),
     "channels": ("1 or 3", lambda v: v in (1, 3) and not isinstance(v, bool)),
     "mean": ("a list of numbers, one a channel", _is_numbers),
     "std": ("a list of numbers above 0, one a channel", lambda v: _is_numbers(v) and all(x > 0 for x in v)),
-    "top_k": _int(1, 10_000),
+    "top_k": _int(1, MAX_TOP_K),
 }
 _TENSOR = {"input_shape": ("a list of whole numbers above 0", _is_shape), "dtype": _one_of(DTYPES)}
 _SERVER = {
@@ -161,6 +165,8 @@ def parse_project(text: str, file: str = FILE) -> Project:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not TOML: {error}.", hint="Compare it with: servekit init --print") from None
+    except RecursionError:
+        raise ConfigError(f"{file} is nested too deeply.", hint="Compare it with: servekit init --print") from None
     reader = _Reader(text, file)
     root = reader.table(data, _ROOT, ())
     if "schema" not in data:
@@ -195,7 +201,9 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
     for key in ("name", "handler"):
         if key not in entry:
             reader.problem(path, f"this model has no {key}.")
+    before_image = len(reader.problems)
     image = ImageOptions(**_tuples(reader.table(good.pop("image", {}), _IMAGE, (*path, "image"))))
+    image_is_sound = len(reader.problems) == before_image
     tensor = TensorOptions(**_tuples(reader.table(good.pop("tensor", {}), _TENSOR, (*path, "tensor"))))
     checks = {"name": name_problem, "version": version_problem, "precision": precision_problem}
     for key, check in checks.items():
@@ -204,7 +212,7 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
     for section in BUILTIN_HANDLERS:
         if section in entry and good.get("handler") in BUILTIN_HANDLERS and good["handler"] != section:
             reader.problem((*path, section), f"models.{section} has no effect with handler = {good['handler']!r}.")
-    if good.get("handler") == "image":
+    if good.get("handler") == "image" and image_is_sound:  # else defaults stand where the wrong values were
         reader.problems += [
             f"{reader.file}:{line_of(reader.text, (*path, 'image', key))}: {message}"
             for key, message in image_problems(image)
@@ -217,7 +225,16 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
 def image_problems(image: ImageOptions) -> list[tuple[str, str]]:
     """Contradictions among image options, as (key, message)."""
     problems = []
+    for key, size, most in (
+        ("resize", image.resize, MAX_SIDE),
+        ("crop", image.crop, MAX_SIDE),
+        ("top_k", image.top_k, MAX_TOP_K),
+    ):
+        if not 1 <= size <= most:
+            problems.append((key, f"image.{key} = {size} must be from 1 to {most}."))
     for key, values in (("mean", image.mean), ("std", image.std)):
+        if not all(map(math.isfinite, values)):
+            problems.append((key, f"image.{key} must hold finite numbers, not {', '.join(map(str, values))}."))
         if len(values) != image.channels:
             problems.append((key, f"image.{key} has {len(values)} numbers for image.channels = {image.channels}."))
     if not all(value > 0 for value in image.std):

@@ -79,6 +79,18 @@ def _check_handler(file: str) -> None:
         raise ArchiveError(f"{file}: the class {classes[0]} has no {' and no '.join(missing)}.")
 
 
+def _own_frames(error: BaseException) -> str:
+    """The traceback, cut to the files of the archive: the frames between are Python's and torch's."""
+    here = str(Path.cwd())
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and str(Path(frame.filename).absolute()).startswith(here)
+    ]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*head, *traceback.format_exception_only(error)])
+
+
 def _import(file: str, what: str) -> Any:
     name = file.removesuffix(".py").replace("/", ".")
     try:
@@ -87,11 +99,11 @@ def _import(file: str, what: str) -> Any:
         raise ArchiveError(
             f"{what} {file} imports {error.name!r}, which is neither in the archive nor installed here.",
             "Put a file of yours into the archive with --extra-file; install a package where the server runs.",
-            traceback.format_exc(),
+            _own_frames(error),
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise ArchiveError(
-            f"{what} {file} cannot be imported: {type(error).__name__}: {error}", "", traceback.format_exc()
+            f"{what} {file} cannot be imported: {type(error).__name__}: {error}", "", _own_frames(error)
         ) from error
 
 
@@ -135,12 +147,12 @@ def _build(request: dict[str, Any]) -> Any:
         )
     try:
         model = model_class(**request["args"])
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise ArchiveError(
             f"{name}({', '.join(f'{k}={v!r}' for k, v in request['args'].items())}) failed: "
             f"{type(error).__name__}: {error}",
             "Pass the constructor's arguments with --model-arg KEY=VALUE, or model_args in servekit.toml.",
-            traceback.format_exc(),
+            _own_frames(error),
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise ArchiveError(f"{name} is not a torch.nn.Module.")

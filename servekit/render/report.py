@@ -24,6 +24,8 @@ def _headline(report: LoadReport) -> str:
     """Did it pass, how much, how fast, on what: in one sentence."""
     stats, profile = report.stats, report.profile
     where = ", ".join(load.gpu.name for load in report.gpus) or "the CPU"
+    if not stats.sent:
+        return f"Nothing was measured: the test of {profile.model} ended before its warm-up did."
     if stats.latency is None:
         return f"{profile.model} answered none of {stats.sent:,} requests on {where}."
     p50, p99 = stats.latency.value("p50"), stats.latency.value("p99")

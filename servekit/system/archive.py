@@ -71,6 +71,8 @@ def open_archive(path: Path, cache: Path | None = None) -> ArchiveInfo:
     ``cache`` is the folder that ``unpack`` fills; it also remembers the SHA-256 of archives seen before.
     """
     try:
+        if problem := _no_zip(path):
+            raise ModelError(f"{path} {problem}.", hint="Make it anew: servekit package")
         with zipfile.ZipFile(path) as archive:
             members = _checked(path, archive)
             manifest = _json(path, archive, MANIFEST)
@@ -104,6 +106,17 @@ def unpack(info: ArchiveInfo, cache: Path) -> Path:
             storage.check_room(folder, info.size)
             _extract(info, folder)
     return folder
+
+
+def _no_zip(path: Path) -> str | None:
+    """What is wrong with a file that is no zip, in better words than zipfile's; None for a zip."""
+    if zipfile.is_zipfile(path):
+        return None
+    with path.open("rb") as file:
+        start = file.read(2)
+    if not start:
+        return "is empty"
+    return "is truncated: its end is missing" if start == b"PK" else "is not an archive: it is no zip"
 
 
 def _checked(path: Path, archive: zipfile.ZipFile) -> tuple[str, ...]:

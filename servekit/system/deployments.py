@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from servekit.domain.deployment import STATE_SCHEMA, Paths, State
+from servekit.domain.deployment import STATE_SCHEMA, ModelState, Paths, State
 from servekit.errors import ConfigError, ConflictError, NotRunningError, StorageError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -34,7 +34,7 @@ def host_paths(root: Path, name: str) -> Paths:
             f"{name!r} cannot be a deployment's name.",
             hint="Use letters, digits, '_', '.' and '-', starting with a letter or digit, at most 63 characters.",
         )
-    home = folder(root) / "deployments" / name
+    home = of_home(root) / name
     digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
     return Paths(home=home, cache=cache(root), scratch=Path(tempfile.gettempdir()) / f"servekit-{digest}")
 
@@ -64,8 +64,24 @@ def load(home: Path) -> State | None:
 
 def homes(root: Path) -> tuple[Path, ...]:
     """Every deployment folder of the project, also those without a state."""
-    deployments = folder(root) / "deployments"
+    deployments = of_home(root)
     return tuple(sorted(path for path in deployments.iterdir() if path.is_dir())) if deployments.is_dir() else ()
+
+
+def of_home(root: Path) -> Path:
+    """The folder in which the project's deployments have their homes."""
+    return folder(root) / "deployments"
+
+
+def served(state: State, model: str) -> ModelState:
+    """The model as the deployment serves it; NotRunningError when it does not."""
+    found = state.model(model)
+    if found is None:
+        names = ", ".join(known.name for known in state.models)
+        raise NotRunningError(
+            f"{state.name} does not serve {model!r} (it serves: {names}).", hint="See: servekit status"
+        )
+    return found
 
 
 def states(root: Path) -> tuple[State, ...]:

@@ -131,6 +131,16 @@ def containers(home: Path) -> tuple[str, ...]:
     return tuple(done.stdout.split())
 
 
+def homes() -> tuple[Path, ...]:
+    """The homes of all containers of servekit on this engine; none where no engine answers."""
+    try:
+        shown = f'{{{{.Label "{LABEL_HOME}"}}}}'
+        done = _call("ps", "--all", "--format", shown, "--filter", f"label={LABEL_HOME}", timeout_s=10)
+    except HostError:  # no engine: no container
+        return ()
+    return tuple(Path(line) for line in done.stdout.splitlines() if line) if done.returncode == 0 else ()
+
+
 def remove(home: Path) -> None:
     """Stop and remove the deployment's containers; nothing to do is fine. HostError when one stays."""
     for container in containers(home):

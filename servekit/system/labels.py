@@ -26,9 +26,23 @@ def read(path: Path) -> dict[str, str]:
     try:
         data = json.loads(text)
         pairs = enumerate(data) if isinstance(data, list) else data.items()
-        return {str(int(index)): str(name[-1] if isinstance(name, list) else name) for index, name in pairs}
-    except (ValueError, AttributeError, IndexError) as error:
+        return {_index(index): _name(name) for index, name in pairs}
+    except (ValueError, AttributeError, IndexError, RecursionError) as error:
         raise ModelError(
             f"labels: {path} is neither a JSON list of names nor an object of index to name.",
             hint='Write ["cat", "dog"] or {"0": "cat", "1": "dog"}.',
         ) from error
+
+
+def _index(value: int | str) -> str:
+    if int(value) < 0:
+        raise ValueError(f"{value} is not the index of a class")
+    return str(int(value))
+
+
+def _name(value: object) -> str:
+    """A text, or the last of a list of texts, as in ImageNet's ``["n01440764", "tench"]``."""
+    name = value[-1] if isinstance(value, list) else value
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is not a name")
+    return name

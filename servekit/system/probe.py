@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,14 @@ from servekit.domain.gpu import GpuPlan
 from servekit.errors import GpuError, HostError
 
 _PROBES = Path(__file__).resolve().parent.parent / "probes"
+
+
+class ProbeDiedError(HostError):
+    """The probe ended without its line of JSON. ``end`` says how: an exit code or a signal's name."""
+
+    def __init__(self, name: str, end: str, detail: str) -> None:
+        super().__init__(f"The {name} probe ended with {end} before it could answer.", detail=detail)
+        self.end = end
 
 
 def run(
@@ -46,10 +55,13 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise HostError(f"The {name} probe did not end within {timeout_s:g} s.") from error
     except (ValueError, IndexError) as error:
-        raise HostError(
-            f"The {name} probe failed with exit code {done.returncode}.", detail=done.stderr.strip()
-        ) from error
+        raise ProbeDiedError(name, _end(done.returncode), done.stderr.strip()) from error
     return result
+
+
+def _end(code: int) -> str:
+    """subprocess's return code as a person says it."""
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def check_cuda(gpus: GpuPlan) -> None:

@@ -25,6 +25,18 @@ def servers(home: Path) -> tuple[psutil.Process, ...]:
     return tuple(found)
 
 
+def labelled(deployments: Path) -> tuple[Path, ...]:
+    """The homes directly below ``deployments`` whose frontends run, also those whose folder was deleted."""
+    prefix = "-Dservekit.home="
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            for part in process.cmdline():
+                if part.startswith(prefix) and Path(part.removeprefix(prefix)).parent == deployments:
+                    found.add(Path(part.removeprefix(prefix)))
+    return tuple(sorted(found))
+
+
 def stop(home: Path, *, grace_s: float = 10.0) -> bool:
     """End the deployment's frontends and workers; True when there was something to end.
 

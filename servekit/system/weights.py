@@ -13,10 +13,12 @@ TORCHSCRIPT = "torchscript"
 
 def detect(path: Path) -> tuple[str, str]:
     """(format, how it was told). ModelError for what is missing, empty or not made by torch.save."""
+    if path.is_symlink() and not path.exists():
+        raise ModelError(f"{path} is a link that leads nowhere.", hint="Name the weights: servekit package WEIGHTS ...")
     if not path.exists():
         raise ModelError(f"{path} does not exist.", hint="Name the weights: servekit package WEIGHTS ...")
     if not path.is_file():
-        raise ModelError(f"{path} is not a file.")
+        raise ModelError(f"{path} is not a file.", hint="Name the file that torch.save wrote.")
     if path.stat().st_size == 0:
         raise ModelError(f"{path} is empty.", hint="Save the weights again; the disk may have been full.")
     if not zipfile.is_zipfile(path):
@@ -26,6 +28,11 @@ def detect(path: Path) -> tuple[str, str]:
             raise ModelError(
                 f"{path} is a pickle of torch before 1.6, or of something else.",
                 hint="Load it where you trust it and save it anew: torch.save(model.state_dict(), 'weights.pt')",
+            )
+        if start == b"PK":
+            raise ModelError(
+                f"{path} is truncated: it begins like a file of torch.save, but its end is missing.",
+                hint="Copy or save it again; the disk may have been full.",
             )
         raise ModelError(
             f"{path} is not a file of torch.save or torch.jit.save (it starts with {start!r}).",

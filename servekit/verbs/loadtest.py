@@ -18,7 +18,7 @@ from servekit.domain.gpu_load import gpu_loads
 from servekit.domain.load import LoadProfile, Record, summarise
 from servekit.domain.report import LoadReport
 from servekit.domain.slo import judge, parse_slo
-from servekit.errors import ConfigError, NotRunningError, RequestError, StorageError
+from servekit.errors import ConfigError, RequestError, StorageError
 from servekit.render.report import report_html
 from servekit.system import deployments, host, locust, nvml, torchserve, worker_reports
 from servekit.system.gpu_sampler import GpuSampler
@@ -45,16 +45,16 @@ class Tested:
     report: LoadReport
     folder: Path
     interrupted: bool
+    replaced: bool
+    """whether the folder held a report already"""
 
 
 def loadtest(root: Path, request: LoadRequest, progress: Callable[[float, Sequence[Record]], None]) -> Tested:
     """Run the test and write report.json and report.html. The SLO's verdicts are in the report."""
-    clauses = parse_slo(request.slo) if request.slo else ()
+    clauses = parse_slo(request.slo) if request.slo is not None else ()
     payloads = _payloads(request.payload)
     state = deployments.find(root, request.name)
-    if state.model(request.model) is None:
-        served = ", ".join(model.name for model in state.models)
-        raise NotRunningError(f"{state.name} does not serve {request.model!r} (it serves: {served}).")
+    deployments.served(state, request.model)
     folder = _make_folder(root, request)
     first_ms = _first_answer(state, request.model, payloads[0])
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -92,8 +92,9 @@ def loadtest(root: Path, request: LoadRequest, progress: Callable[[float, Sequen
         server=_server(state, request.model),
         host=host.identity() | _driver(state),
     )
+    replaced = (folder / "report.html").exists()
     _write(folder, report)
-    return Tested(report, folder, outcome.interrupted)
+    return Tested(report, folder, outcome.interrupted, replaced)
 
 
 def _payloads(path: Path) -> tuple[locust.Payload, ...]:
@@ -105,7 +106,7 @@ def _payloads(path: Path) -> tuple[locust.Payload, ...]:
     elif path.is_file():
         files = [path]
     else:
-        raise ConfigError(f"--payload: {path} does not exist.")
+        raise ConfigError(f"--payload: {path} does not exist.", hint="Name a file, or a folder of files.")
     return tuple(locust.Payload(file.resolve(), content_type_of(file)) for file in files)
 
 
@@ -131,7 +132,9 @@ def _make_folder(root: Path, request: LoadRequest) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise StorageError(f"--out: {folder} cannot be written: {error.strerror}.") from error
+        raise StorageError(
+            f"--out: {folder} cannot be written: {error.strerror}.", hint="Name a folder that you may write to."
+        ) from error
     return folder
 
 
@@ -142,8 +145,7 @@ def _gpu_note(state: State, problem: str | None) -> str | None:
 
 
 def _server(state: State, model: str) -> dict[str, str]:
-    served = state.model(model)
-    assert served is not None
+    served = deployments.served(state, model)
     reports = [report for (name, _), report in worker_reports.read(Path(state.home)).items() if name == model]
     precisions = sorted({f"{report.precision} ({report.precision_reason})" for report in reports})
     return {

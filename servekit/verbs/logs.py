@@ -17,6 +17,8 @@ _POLL_S = 0.2
 def logs(root: Path, name: str | None, *, lines: int, follow: bool, model: str | None) -> Iterator[str]:
     """The last ``lines`` lines; with ``follow`` then new ones until the deployment is gone."""
     state = deployments.find(root, name)
+    if model is not None:
+        deployments.served(state, model)
     paths = [Path(state.home) / "logs" / file for file in FILES]
     positions = {path: path.stat().st_size if path.is_file() else 0 for path in paths}
     merged = list(heapq.merge(*(_stamped(path, positions[path]) for path in paths), key=lambda pair: pair[0]))

@@ -18,7 +18,7 @@ from servekit.domain.model import (
     version_problem,
 )
 from servekit.domain.project import image_problems, tensor_problems
-from servekit.errors import ModelError, raise_together
+from servekit.errors import ConfigError, ModelError, raise_together
 from servekit.render.manifest import manifest
 from servekit.render.model_config import Placed, model_config, to_yaml
 from servekit.system import archive, labels, probe, storage, weights
@@ -68,7 +68,7 @@ def _check_words(spec: ModelSpec) -> None:
         problems += tensor_problems(spec.tensor)
     if spec.weights is None and (spec.builtin_handler or spec.model):
         problems.append(f"{spec.name} has no weights; only a handler of your own can do without.")
-    raise_together(ModelError, [problem for problem in problems if problem])
+    raise_together(ConfigError, [problem for problem in problems if problem], hint="See: servekit package --help")
 
 
 def _weights_format(spec: ModelSpec, folder: Path, progress: Callable[[str], None]) -> str | None:
@@ -154,7 +154,15 @@ def _prove(spec: ModelSpec, members: Members, placed: Placed) -> int | None:
                 target.symlink_to(source.resolve())
             else:
                 target.write_bytes(source)
-        result = probe.run("model", cwd=Path(folder), request=request)
+        try:
+            result = probe.run("model", cwd=Path(folder), request=request)
+        except probe.ProbeDiedError as error:
+            files = " or ".join(filter(None, (request["handler"], request["file"])))
+            raise ModelError(
+                f"{spec.name}: {files} ended the process that imported it ({error.end}).",
+                hint="Code that exits or crashes when it is imported ends a worker the same way.",
+                detail=error.detail,
+            ) from error
     if result["problem"]:
         raise ModelError(f"{spec.name}: {result['problem']}", hint=result["hint"], detail=result["detail"])
     parameters: int | None = result["parameters"]

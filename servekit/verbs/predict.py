@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from servekit.errors import ConfigError, NotRunningError, RequestError
+from servekit.errors import ConfigError, RequestError
 from servekit.system import deployments, torchserve
 from servekit.verbs.canary import content_type_of
 
@@ -12,13 +12,11 @@ from servekit.verbs.canary import content_type_of
 def predict(root: Path, model: str, file: Path, *, name: str | None, content_type: str | None) -> bytes:
     """The body of the model's answer. Raises RequestError with the server's own words for any but 200."""
     state = deployments.find(root, name)
-    served = ", ".join(known.name for known in state.models)
-    if state.model(model) is None:
-        raise NotRunningError(f"{state.name} does not serve {model!r} (it serves: {served}).")
+    deployments.served(state, model)
     try:
         body = file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"{file} cannot be read: {error.strerror}.", hint="Name a file that you may read.") from error
     answer = torchserve.predict(state, model, body, content_type or content_type_of(file))
     if answer.status != 200:
         raise RequestError(

@@ -134,7 +134,11 @@ def _stop_on_failure(state: State, started: float) -> None:
     running = docker.running(state.container) if state.container else bool(process.servers(home))
     if not running and time.monotonic() - started > 1.0:
         evidence = docker.logs_tail(state.container) if state.container else _tail(home)
-        raise StartError("TorchServe ended while it was starting.", detail=evidence)
+        raise StartError(
+            "TorchServe ended while it was starting.",
+            detail=evidence,
+            hint="If nothing above says why, somebody killed it; for lack of memory the kernel does (see dmesg).",
+        )
 
 
 def _failure_hint(cause: str) -> str:

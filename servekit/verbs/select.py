@@ -84,9 +84,12 @@ def _paths(names: Sequence[str], toml: Project, root: Path) -> list[Path]:
     wanted = list(names) or [model.name for model in toml.models] or there
     if not wanted:
         raise ModelError(f"There is nothing to serve: {store} holds no .mar.", hint="Make one: servekit package")
-    paths, problems = [], []
+    paths: list[Path] = []
+    problems: list[str] = []
     for name in dict.fromkeys(wanted):
         path = (root / name) if name.endswith(".mar") else store / f"{name}.mar"
+        if path.resolve() in {known.resolve() for known in paths}:
+            continue  # said twice, once by name and once by path
         paths.append(path)
         if problem := _problem(path):
             problems.append(f"{name}: {problem}")

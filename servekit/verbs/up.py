@@ -23,6 +23,7 @@ from servekit.domain.project import Project
 from servekit.errors import ConflictError, HostError
 from servekit.system import deployments, docker, execute, java, nvml, ports, probe, process, project, signals
 from servekit.verbs import down, ready, select
+from servekit.verbs.lost import lost
 
 Progress = Callable[[str], None]
 
@@ -55,7 +56,7 @@ def prepare(request: UpRequest, root: Path, held: ExitStack | None = None) -> Pr
     toml = project.load(root) or Project()
     host = deployments.host_paths(root, request.name)
     runtime, image, why = _runtime(request.runtime or toml.runtime.backend, toml.runtime.image)
-    gpus = plan_gpus(request.gpus or toml.runtime.gpus, nvml.inventory())
+    gpus = plan_gpus(toml.runtime.gpus if request.gpus is None else request.gpus, nvml.inventory())
     server = toml.server if request.port is None else replace(toml.server, port=request.port)
     models, notes = select.models(request.models, toml, root, gpus, unpack=held is not None)
     deployment = Deployment(
@@ -106,6 +107,11 @@ def up(request: UpRequest, root: Path, progress: Progress) -> tuple[State, tuple
 def _refuse_second(root: Path, name: str, progress: Progress) -> None:
     """A deployment of this name that runs is in the way; the remains of one that died are cleared."""
     host = deployments.host_paths(root, name)
+    if host.home in lost(root):
+        raise ConflictError(
+            f"A server of {name!r} still runs, although its folder {host.home} was deleted.",
+            hint=f"Stop it with: servekit down --name {name}",
+        )
     if not host.home.exists():
         return
     state = deployments.load(host.home)

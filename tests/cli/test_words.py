@@ -265,3 +265,26 @@ def test_no_command_imports_what_only_a_child_process_may(name: str) -> None:
     done = child(code=f"import sys, servekit.cli.{name}; print(*sys.modules)")
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) & {"torch", "ts", "locust", "gevent"} == set()
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (("up", "--gpus", ""), 3),
+        (("up", "--gpus", "0-1"), 3),
+        (("package", "--name", "../x", "--handler", "h.py"), 3),
+        (("package", "--name", "m", "--handler", "h.py", "--labels", ""), 3),
+        (("package", "--name", "", "--handler", "h.py"), 3),
+        (("package", "w.pt", "--name", "m", "--handler", "image", "--mean", "nan,0,0", "--model", "m.py:M"), 3),
+        (("package", "w.pt", "--name", "m", "--handler", "image", "--resize", "99999999"), 2),
+        (("package", "w.pt", "--name", "m", "--handler", "image", "--top-k", "99999999"), 2),
+        (("predict", "m", "f", "--content-type", "a\nb"), 2),
+        (("loadtest", "--model", "m", "--payload", "f", "--slo", ""), 3),
+        (("loadtest", "--model", "m", "--payload", "f", "--duration", "abc"), 2),
+    ],
+)
+def test_words_that_mean_nothing(args: tuple[str, ...], code: int, capsys: Capture) -> None:
+    assert run(*args) == code
+    said = capsys.readouterr().err
+    assert "internal error" not in said
+    assert "Traceback" not in said

@@ -182,3 +182,30 @@ def test_damaged_weights(folder: Path) -> None:
 def test_a_checkpoint_around_the_state_dict(folder: Path) -> None:
     torch.save({"epoch": 1, "state_dict": {}}, folder / "w.pt")
     assert "epoch, state_dict" in refused(folder).message
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os; os._exit(7)", "ended the process that imported it (exit code 7)"),
+        ("import os; os.kill(os.getpid(), 11)", "ended the process that imported it (SIGSEGV)"),
+    ],
+)
+def test_a_model_file_that_exits_or_crashes_is_named(folder: Path, line: str, told: str) -> None:
+    (folder / "net.py").write_text(line + "\n")
+    error = refused(folder)
+    assert told in error.message
+    assert "net.py" in error.message
+    assert error.exit_code == 4
+
+
+def test_a_traceback_shows_the_users_own_files_alone(folder: Path) -> None:
+    error = refused(folder, model_args={"width": -3})
+    assert 'net.py", line' in error.detail
+    assert "site-packages" not in error.detail
+    (folder / "net.py").write_text("def broken(:\n")
+    error = refused(folder)
+    assert "SyntaxError" in error.detail
+    assert "importlib" not in error.detail

@@ -118,7 +118,10 @@ def test_unknown_keys_that_resemble_nothing_list_the_known() -> None:
         ("models.image", "channels = 2", "must be 1 or 3, not 2."),
         ("models.image", "mean = []", "must be a list of numbers, one a channel, not []."),
         ("models.image", "mean = [true, 0, 0]", "must be a list of numbers, one a channel"),
+        ("models.image", "mean = [nan, 0, 0]", "must be a list of numbers, one a channel"),
         ("models.image", "std = [0.0, 1, 1]", "must be a list of numbers above 0"),
+        ("models.image", "std = [inf, 1, 1]", "must be a list of numbers above 0"),
+        ("models.image", "crop = 16385", "must be a whole number from 1 to 16384"),
         ("models.image", "top_k = 0", "must be a whole number"),
         ("server", "port = 65532", "must be a whole number from 1 to 65531, not 65532."),
         ("server", 'auth = "yes"', "must be true or false, not 'yes'."),
@@ -231,6 +234,14 @@ def test_channels_decide_how_many_numbers() -> None:
     told = refused(IMAGE_MODEL + "[models.image]\nchannels = 1\nstd = [1, 1]\n")
     assert "servekit.toml:5: image.mean has 3 numbers for image.channels = 1." in told
     assert "servekit.toml:7: image.std has 2 numbers for image.channels = 1." in told
+
+
+def test_a_wrong_list_is_one_problem_and_no_default_stands_in_for_it() -> None:
+    assert "problems" not in refused(IMAGE_MODEL + "[models.image]\nchannels = 1\nmean = [0]\nstd = [0.0]\n")
+
+
+def test_a_file_nested_without_end() -> None:
+    assert refused("a = " + "[" * 3000) == "servekit.toml is nested too deeply."
 
 
 def test_what_is_not_toml_keeps_tomllibs_place() -> None:

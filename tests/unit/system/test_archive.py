@@ -182,9 +182,13 @@ def test_hashes_that_are_none(tmp_path: Path, hashes: str) -> None:
 
 def test_what_is_no_zip(tmp_path: Path) -> None:
     path = tmp_path / "m.mar"
-    for content in (b"", b"hello", b"PK\x03\x04" + bytes(100)):
+    for content, told in (
+        (b"", "is empty"),
+        (b"hello", "is not an archive: it is no zip"),
+        (b"PK\x03\x04" + bytes(100), "is truncated"),
+    ):
         path.write_bytes(content)
-        assert "is not a usable archive" in refused(path)
+        assert told in refused(path)
     assert "cannot be read" in refused(tmp_path / "nothing.mar")
     assert "cannot be read" in refused(tmp_path)
 

@@ -39,6 +39,9 @@ def test_labels(tmp_path: Path, name: str, text: str, expected: dict[str, str]) 
         ("l.json", b'{"a": "b"}', "neither a JSON list"),
         ("l.json", b'{"0": []}', "neither a JSON list"),
         ("l.json", b"3", "neither a JSON list"),
+        ("l.json", b"[1, {}]", "neither a JSON list"),
+        ("l.json", b'{"-1": "a"}', "neither a JSON list"),
+        ("l.json", b'{"0": 5}', "neither a JSON list"),
         ("none.txt", None, "No such file"),
     ],
 )

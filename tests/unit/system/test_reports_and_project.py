@@ -52,3 +52,9 @@ def test_a_project_is_its_toml(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(ConfigError, match="cannot be read"):
         project.load(tmp_path)
+
+
+def test_a_project_that_an_editor_of_windows_saved(tmp_path: Path) -> None:
+    (tmp_path / "servekit.toml").write_bytes(b'\xef\xbb\xbfschema = 1\r\n[runtime]\r\ngpus = "0"\r\n')
+    loaded = project.load(tmp_path)
+    assert loaded is not None and loaded.runtime.gpus == "0"

@@ -42,6 +42,11 @@ def test_which_runtime(
     assert why in told
 
 
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "homes", lambda: ())
+
+
 def record(root: Path, name: str = "default", **changes: Any) -> State:
     home = deployments.host_paths(root, name).home
     (home / "logs").mkdir(parents=True)
@@ -198,3 +203,30 @@ def test_init_writes_what_is_missing_and_never_twice(tmp_path: Path) -> None:
     assert (tmp_path / "servekit.toml").read_text() == init.template()
     with pytest.raises(ConflictError, match="exists already"):
         init.init(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["process", "container"])
+def test_a_server_whose_folder_was_deleted_is_not_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    home, other = deployments.of_home(tmp_path) / "a", tmp_path / "elsewhere" / "b"
+    stopped, removed = [], []
+    monkeypatch.setattr(process, "labelled", lambda folder: (home,) if where == "process" else ())
+    monkeypatch.setattr(docker, "homes", lambda: (home, other) if where == "container" else (other,))
+    monkeypatch.setattr(process, "stop", stopped.append)
+    monkeypatch.setattr(docker, "remove", removed.append)
+    (found,) = status.status(tmp_path, None)
+    assert (found.name, found.condition, found.state) == ("a", "lost", None)
+    assert "servekit down --name a" in found.reason
+    assert status.status(tmp_path, "a") == (found,)
+    with pytest.raises(ConflictError, match="still runs, although its folder"):
+        up.up(up.UpRequest(name="a"), tmp_path, lambda _: None)
+    assert down.down(tmp_path, None) == "a"
+    assert home in stopped
+    assert removed == ([home] if where == "container" else [])
+
+
+def test_logs_of_a_model_that_is_not_served(tmp_path: Path) -> None:
+    record(tmp_path)
+    with pytest.raises(NotRunningError, match="does not serve 'nope'"):
+        list(logs.logs(tmp_path, None, lines=5, follow=False, model="nope"))
