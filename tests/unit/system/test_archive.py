@@ -9,13 +9,16 @@ import random
 import shutil
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from servekit.errors import ModelError, StorageError
-from servekit.system import archive, storage
+from servekit.system import file_digest, storage
+from servekit.system.archives import archive
+from servekit.system.archives import cache as archive_cache
+from servekit.system.archives import names as archive_names
 
 MODEL = {"modelName": "m", "handler": "h.py", "modelVersion": "2.0"}
 
@@ -128,7 +131,12 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
         out.writestr(entry("b", stat.S_IFLNK), "")
     told = refused(path)
     assert told.startswith("3 problems:")
-    assert "holds no MAR-INF/MANIFEST.json: it is a zip, but not a model archive." in told
+
+
+def test_a_zip_without_a_manifest(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "m.mar", "w") as out:
+        out.writestr(entry("a"), "")
+    assert "it holds no MAR-INF/MANIFEST.json: it is a zip, but not a model archive." in refused(tmp_path / "m.mar")
 
 
 @pytest.mark.parametrize(
@@ -169,10 +177,11 @@ def test_an_empty_configuration_is_none(tmp_path: Path) -> None:
     assert archive.open_archive(make(tmp_path / "m.mar", {"c": ""}, {**MODEL, "configFile": "c"})).config == {}
 
 
-def test_a_text_of_any_length_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_MAX_TEXT", 1024 * 1024)
+def test_a_text_of_any_length_is_not_read(tmp_path: Path) -> None:
     path = make(tmp_path / "m.mar", {archive.MANIFEST: b" " * (1024 * 1024 + 1)})
     assert "MANIFEST.json is larger than 1 MiB" in refused(path)
+    path = make(tmp_path / "m.mar", {"c": b" " * (256 * 1024 + 1)}, {**MODEL, "configFile": "c"})
+    assert "c is larger than 262144 bytes" in refused(path)
 
 
 @pytest.mark.parametrize("hashes", ["{}", '{"members": []}', '{"members": {"a": {}}}', '{"members": {"a": 1}}'])
@@ -184,13 +193,13 @@ def test_what_is_no_zip(tmp_path: Path) -> None:
     path = tmp_path / "m.mar"
     for content, told in (
         (b"", "is empty"),
-        (b"hello", "is not an archive: it is no zip"),
+        (b"hello", "it is not an archive: it is no zip, no tar.gz and no folder."),
         (b"PK\x03\x04" + bytes(100), "is truncated"),
     ):
         path.write_bytes(content)
         assert told in refused(path)
     assert "cannot be read" in refused(tmp_path / "nothing.mar")
-    assert "cannot be read" in refused(tmp_path)
+    assert "it holds no MAR-INF/MANIFEST.json: it is a folder, but not a model archive" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -234,7 +243,7 @@ def test_unpacked_once_read_only_and_shared(tmp_path: Path, monkeypatch: pytest.
     assert folder == tmp_path / "cache" / info.sha256
     assert (folder / "sub" / "w.pt").read_bytes() == b"weights"
     assert (folder / "sub" / "w.pt").stat().st_mode & 0o777 == 0o444
-    monkeypatch.setattr(archive, "_extract", lambda *_: pytest.fail("unpacked a second time"))
+    monkeypatch.setattr(archive_cache, "extract", lambda *_: pytest.fail("unpacked a second time"))
     assert archive.unpack(info, tmp_path / "cache") == folder
     shutil.copy(path, tmp_path / "copy.mar")
     assert archive.unpack(archive.open_archive(tmp_path / "copy.mar"), tmp_path / "cache") == folder
@@ -250,7 +259,7 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, damage: str) -> None:
     elif damage == "removed":
         (folder / "w.pt").unlink()
     else:
-        (folder / archive._STAMP).write_text("{")
+        (folder / archive_names.STAMP).write_text("{")
     assert (archive.unpack(info, tmp_path / "cache") / "w.pt").read_bytes() == b"weights"
 
 
@@ -265,20 +274,81 @@ def test_a_member_without_a_hash_was_added_later(tmp_path: Path) -> None:
     path = ours(tmp_path / "m.mar", {"w.pt": b"weights"})
     with zipfile.ZipFile(path, "a") as out:
         out.writestr(entry("extra.py"), "import os")
-    with pytest.raises(ModelError, match=r"extra\.py is not what was packaged"):
-        archive.unpack(archive.open_archive(path), tmp_path / "cache")
+    assert "extra.py is not what was packaged: MAR-INF/servekit.json does not list it." in refused(path)
+
+
+def test_a_listed_member_that_is_missing_and_one_of_another_size(tmp_path: Path) -> None:
+    listed = {
+        name: {"sha256": "0" * 64, "size": size} for name, size in ((archive.MANIFEST, 79), ("h.py", 1), ("gone.pt", 7))
+    }
+    path = make(tmp_path / "m.mar", {archive.HASHES: json.dumps({"members": listed})})
+    told = refused(path)
+    assert "gone.pt is missing: MAR-INF/servekit.json lists it." in told
+    assert "h.py is not what was packaged (it has 14 bytes and had 1)." in told
+
+
+def test_an_archive_replaced_between_the_check_and_the_unpacking(tmp_path: Path) -> None:
+    path = make(tmp_path / "m.mar", {"w": "one"})
+    info = archive.open_archive(path)
+    make(path, {"w": "two"})
+    with pytest.raises(ModelError, match="it changed after it was checked"):
+        archive.unpack(info, tmp_path / "cache")
+    with pytest.raises(ModelError, match="it changed after it was checked"):
+        archive.read_member(info, "w", 10)
+    path.unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        archive.unpack(info, tmp_path / "cache")
+    assert left(tmp_path) == []
+
+
+def test_an_archive_written_to_while_it_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(tmp_path / "m.mar")
+    real = file_digest.sha256
+
+    def slow(file: Path, memory: Path | None = None) -> str:
+        digest = real(file, memory)
+        file.write_bytes(file.read_bytes())
+        return digest
+
+    monkeypatch.setattr(file_digest, "sha256", slow)
+    assert "it changed while it was read" in refused(path)
+
+
+def test_requirements_are_named_and_not_installed(tmp_path: Path) -> None:
+    model = {**MODEL, "requirementsFile": "requirements.txt"}
+    path = make(tmp_path / "m.mar", {"requirements.txt": "-e git+https://example.org/evil\n"}, model)
+    info = archive.open_archive(path)  # subprocesses are refused in here
+    assert info.manifest["model"]["requirementsFile"] == "requirements.txt"
+    assert (archive.unpack(info, tmp_path / "cache") / "requirements.txt").is_file()
+
+
+def test_one_member_is_read(tmp_path: Path) -> None:
+    info = archive.open_archive(make(tmp_path / "m.mar", {"LICENSE": "free"}))
+    assert info.member_sizes == {archive.MANIFEST: 92, "h.py": 14, "LICENSE": 4}
+    assert archive.read_member(info, "LICENSE", 4) == b"free"
+    with pytest.raises(ModelError, match=r"LICENSE is larger than 3 bytes"):
+        archive.read_member(info, "LICENSE", 3)
+    with pytest.raises(ModelError, match=r"holds no COPYING"):
+        archive.read_member(info, "COPYING", 3)
+
+
+def test_of_very_many_problems_only_the_first_are_told(tmp_path: Path) -> None:
+    told = refused(make(tmp_path / "m.mar", {f"../{number}": "" for number in range(50)}))
+    assert told.startswith("50 problems:")
+    assert told.count("\n") == 21
+    assert told.endswith("and 30 more")
 
 
 def test_an_interruption_leaves_nothing_that_looks_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = archive.open_archive(ours(tmp_path / "m.mar", {"a": b"1", "b": b"2"}))
-    real = archive._extract_member
+    real = archive_cache._write
 
-    def interrupted(*arguments: object) -> None:
-        if arguments[2] == "b":
+    def interrupted(blocks: Iterator[bytes], target: Path) -> str:
+        if target.name == "b":
             raise KeyboardInterrupt
-        real(*arguments)  # type: ignore[arg-type]
+        return real(blocks, target)
 
-    monkeypatch.setattr(archive, "_extract_member", interrupted)
+    monkeypatch.setattr(archive_cache, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         archive.unpack(info, tmp_path / "cache")
     assert left(tmp_path) == []

@@ -15,22 +15,25 @@ import errno
 import hashlib
 import mmap
 import os
-import stat
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from servekit.errors import ModelError
-from servekit.system import zip_records
+from servekit.system.archives import zip_records
+from servekit.system.archives.zip_records import Entry
+from servekit.system.model_files.source_file import Piece, Pieces, changed, opened, stamp, stamp_of
 from servekit.system.temporary_file import TemporaryFile
-from servekit.system.zip_records import Entry
+
+__all__ = ["CHUNK", "Piece", "Pieces", "Written", "ZipStream", "stamp"]
 
 CHUNK = 8 * 1024 * 1024
 # Chunks that may wait for their SHA-256. They are page cache, not memory of ours; few, so that a slow hash
 # finds them still there when the file is larger than the memory.
 _WAITING = 8
+
+
+_SMALL = 256 * 1024  # bytes of a piece that is copied through memory
 
 
 @dataclass(frozen=True)
@@ -70,20 +73,47 @@ class ZipStream:
 
     def add_file(self, name: str, source: Path) -> Written:
         """A member streamed from ``source``. ModelError when it cannot be read or changes size meanwhile."""
-        with _opened(source) as descriptor:
+        with opened(source) as descriptor:
             size = os.fstat(descriptor).st_size
             start = self._position()
             self._begin(Entry(name.encode(), size, 0, start))
-            crc, sha256, copied = self._copy(descriptor, size)
+            sums = _Sums(self._hashing)
+            copied = self._copy(descriptor, size + 1, sums)
         if copied != size:
-            raise ModelError(
-                f"{source} changed while it was read: {size} bytes, then {copied} or more.",
-                hint="Package again when whatever writes it has finished.",
-            )
-        # The checksum stands before the data; it is known now.
-        os.pwrite(self._file, crc.to_bytes(4, "little"), start + zip_records.CRC_OFFSET)
-        self._entries[-1] = Entry(name.encode(), size, crc, start)
-        return Written(name, size, sha256)
+            raise changed(source, f"{size} bytes, then {copied} or more")
+        return self._end(name, size, start, sums)
+
+    def add_pieces(self, name: str, pieces: Pieces) -> Written:
+        """A member put together from memory and ranges of files, without a file of its own in between.
+
+        ModelError when a file cannot be read, is shorter than a piece says, or changes meanwhile: its size and
+        its time of modification are the same before and after.
+        """
+        size = sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
+        start = self._position()
+        self._begin(Entry(name.encode(), size, 0, start))
+        sums = _Sums(self._hashing)
+        with contextlib.ExitStack() as stack:
+            sources: dict[Path, tuple[int, tuple[int, int]]] = {}
+            for piece in pieces:
+                if isinstance(piece, bytes):
+                    self._write(piece)
+                    sums.add(memoryview(piece))
+                    continue
+                if piece.path not in sources:
+                    source = stack.enter_context(opened(piece.path))
+                    sources[piece.path] = source, stamp_of(source)
+                descriptor, before = sources[piece.path]
+                if piece.stamp not in (None, before):
+                    raise changed(piece.path, "it is another than the one that was looked at")
+                os.lseek(descriptor, piece.offset, os.SEEK_SET)
+                copy = self._copy_small if piece.size < _SMALL else self._copy
+                if copy(descriptor, piece.size, sums) != piece.size:
+                    raise changed(piece.path, f"it ends before byte {piece.offset + piece.size}")
+            for path, (descriptor, before) in sources.items():
+                if stamp_of(descriptor) != before:
+                    raise changed(path, "its size or its time of modification is another")
+        return self._end(name, size, start, sums)
 
     def finish(self) -> int:
         """Central directory, fsync, rename. Returns the archive's size in bytes."""
@@ -94,31 +124,41 @@ class ZipStream:
         self._temporary.commit()
         return size
 
-    def _copy(self, source: int, size: int) -> tuple[int, str, int]:
-        """Append what is left of ``source``; (crc, sha256, bytes). Stops once it is longer than ``size``."""
-        crc, copied, sha256 = 0, 0, hashlib.sha256()
-        waiting: collections.deque[Future[None]] = collections.deque()
+    def _copy(self, source: int, most: int, sums: _Sums) -> int:
+        """Append up to ``most`` bytes from where ``source`` stands; returns how many there were."""
+        copied = 0
         chunk = memoryview(b"")
         try:
-            while copied <= size:
+            while copied < most:
                 start = self._position()
                 # Chunks end where the archive's own pages, and larger units of them, do: the kernel copies faster.
-                count = self._send(source, CHUNK - start % CHUNK)
+                count = self._send(source, min(CHUNK - start % CHUNK, most - copied))
                 if not count:
                     break
                 _start_writeback(self._file, start, count)
                 chunk = _mapped(self._file, start, count)
-                waiting.append(self._hashing.submit(sha256.update, chunk))
-                crc = zlib.crc32(chunk, crc)
+                sums.add(chunk)
                 copied += count
-                if len(waiting) > _WAITING:
-                    waiting.popleft().result()
-            for future in waiting:
-                future.result()
         finally:
             # The traceback of an error keeps this frame, and a mapping the space of a file that is deleted.
             del chunk
-        return crc, sha256.hexdigest(), copied
+        return copied
+
+    def _copy_small(self, source: int, most: int, sums: _Sums) -> int:
+        """The same through memory: below some size the kernel's way costs more calls than it saves."""
+        copied = 0
+        while copied < most and (data := os.read(source, most - copied)):
+            self._write(data)
+            sums.add(memoryview(data))
+            copied += len(data)
+        return copied
+
+    def _end(self, name: str, size: int, start: int, sums: _Sums) -> Written:
+        crc, sha256 = sums.finish()
+        # The checksum stands before the data; it is known now.
+        os.pwrite(self._file, crc.to_bytes(4, "little"), start + zip_records.CRC_OFFSET)
+        self._entries[-1] = Entry(name.encode(), size, crc, start)
+        return Written(name, size, sha256)
 
     def _send(self, source: int, most: int) -> int:
         """Append up to ``most`` bytes; 0 at the end of ``source``."""
@@ -145,19 +185,26 @@ class ZipStream:
         return os.lseek(self._file, 0, os.SEEK_CUR)
 
 
-@contextlib.contextmanager
-def _opened(source: Path) -> Iterator[int]:
-    try:
-        # O_NONBLOCK: a pipe put in the file's place must not hang us; a regular file does not care.
-        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise ModelError(f"{source} cannot be read: {error.strerror}.") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelError(f"{source} cannot be read: it is not a regular file.")
-        yield descriptor
-    finally:
-        os.close(descriptor)
+class _Sums:
+    """CRC-32 in the caller's thread, SHA-256 in another, over the chunks of one member in their order."""
+
+    def __init__(self, hashing: ThreadPoolExecutor) -> None:
+        self._hashing = hashing
+        self._crc = 0
+        self._sha256 = hashlib.sha256()
+        self._waiting: collections.deque[Future[None]] = collections.deque()
+
+    def add(self, chunk: memoryview) -> None:
+        self._waiting.append(self._hashing.submit(self._sha256.update, chunk))
+        self._crc = zlib.crc32(chunk, self._crc)
+        if len(self._waiting) > _WAITING:
+            self._waiting.popleft().result()
+
+    def finish(self) -> tuple[int, str]:
+        """(CRC-32, SHA-256 in hex) of everything added."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        return self._crc, self._sha256.hexdigest()
 
 
 def _mapped(file: int, start: int, count: int) -> memoryview:

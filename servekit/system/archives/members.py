@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from servekit.errors import ModelError, raise_together
+from servekit.system.archives.zipstream import Piece, Pieces
+
+Source = Path | bytes | Pieces
+"""A file on disk, bytes that were rendered, or ranges of files and bytes between them."""
 
 RESERVED = "MAR-INF"
 _LEFT_OUT = ("__pycache__", ".git", ".DS_Store")
@@ -16,13 +20,13 @@ _LEFT_OUT = ("__pycache__", ".git", ".DS_Store")
 class Members:
     """Collects (place in the archive -> source) and every problem on the way.
 
-    A source is a file on disk, or bytes that were rendered.
+    Also the sizes of all of them, in bytes.
     """
 
-    files: dict[str, Path | bytes] = field(default_factory=dict)
+    files: dict[str, Source] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, place: str, source: Path | bytes, what: str) -> str:
+    def add(self, place: str, source: Source, what: str) -> str:
         """Put ``source`` at ``place``; two sources for one place are a problem, not an overwrite."""
         if place in self.files:
             self.problems.append(
@@ -46,11 +50,7 @@ class Members:
 
     def size(self) -> int:
         """Bytes of all members together."""
-        return self.rendered_size() + sum(s.stat().st_size for s in self.files.values() if isinstance(s, Path))
-
-    def rendered_size(self) -> int:
-        """Bytes of those that were rendered."""
-        return sum(len(source) for source in self.files.values() if isinstance(source, bytes))
+        return sum(_size(source) for source in self.files.values())
 
     def check(self) -> None:
         """Raise one ModelError with every problem, those among the members included."""
@@ -64,7 +64,17 @@ class Members:
         raise_together(ModelError, self.problems, hint="Paths are relative to the current folder.")
 
 
-def _shown(source: Path | bytes) -> str:
+def _size(source: Source) -> int:
+    if isinstance(source, Path):
+        return source.stat().st_size
+    if isinstance(source, bytes):
+        return len(source)
+    return sum(piece.size if isinstance(piece, Piece) else len(piece) for piece in source)
+
+
+def _shown(source: Source) -> str:
+    if isinstance(source, tuple):
+        return next((str(piece.path) for piece in source if isinstance(piece, Piece)), "servekit itself")
     return str(source) if isinstance(source, Path) else "servekit itself"
 
 

@@ -1,0 +1,1 @@
+"""Model archives: written streamed and deterministic, read without trust, unpacked once."""
