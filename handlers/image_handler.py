@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from servekit_worker import images
+from servekit_worker import answers, images
 from servekit_worker.errors import SetupError
 from servekit_worker.items import Item
 from servekit_worker.options import ImageOptions
@@ -44,6 +44,10 @@ class ImageHandler(ModelHandler):
             {"predictions": [self._prediction(index, score) for index, score in zip(*row, strict=True)]}
             for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
+
+    def compare(self, a: Any, b: Any) -> dict[str, Any]:
+        """How far answer ``b`` is from the reference ``a``: scores class by class, and the best class."""
+        return answers.by_class(a["predictions"], b["predictions"])
 
     def sample(self) -> torch.Tensor:
         """A black image."""

@@ -18,18 +18,22 @@ def serve(
     items: Sequence[Item | ItemError],
     preprocess: Callable[[Item], torch.Tensor],
     infer: Callable[[torch.Tensor], list[Any]],
+    collate: Callable[[Sequence[torch.Tensor]], torch.Tensor] = lambda tensors: torch.stack(list(tensors)),
+    *,
+    ragged: bool = False,
 ) -> list[Any]:
     """Return one result an item, in order: what ``infer`` gave for it, or the ItemError of a bad one.
 
-    Good items go through ``infer`` in one stacked batch; items of another shape or dtype make a batch
-    of their own. An exception of the only batch, or of all of them, passes through.
+    Good items go through ``infer`` in one batch that ``collate`` makes of them; items of another shape or dtype
+    make a batch of their own, unless they are ``ragged`` and ``collate`` pads them. An exception of the only batch,
+    or of all of them, passes through.
     """
     decoded = [item if isinstance(item, ItemError) else _decode(preprocess, item) for item in items]
     results: list[Any] = list(decoded)
-    groups = _by_shape(decoded)
+    groups = _together(decoded) if ragged else _by_shape(decoded)
     failed = 0
     for indexes in groups:
-        batch = torch.stack([decoded[index] for index in indexes])
+        batch = collate([decoded[index] for index in indexes])
         try:
             answers = infer(batch)
         except Exception as error:
@@ -65,6 +69,11 @@ def _by_shape(decoded: Sequence[torch.Tensor | ItemError]) -> list[list[int]]:
         if isinstance(tensor, torch.Tensor):
             groups.setdefault((tensor.shape, tensor.dtype), []).append(index)
     return list(groups.values())
+
+
+def _together(decoded: Sequence[torch.Tensor | ItemError]) -> list[list[int]]:
+    good = [index for index, tensor in enumerate(decoded) if isinstance(tensor, torch.Tensor)]
+    return [good] if good else []
 
 
 def _concerns_all(error: Exception) -> bool:

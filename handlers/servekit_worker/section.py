@@ -33,6 +33,11 @@ class Section:
     def choice(self, key: str, choices: Sequence[str], default: Any = _MISSING) -> Any:
         return self._read(key, default, f"one of {', '.join(choices)}", lambda v: v in choices)
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._read(key, default, "true or false", lambda v: isinstance(v, bool))
+        return bool(value)
+
     def whole(self, key: str, default: Any = _MISSING) -> Any:
         """A whole number of at least 1."""
         return self._read(key, default, "a whole number of at least 1", lambda v: _whole(v, 1))
@@ -41,6 +46,13 @@ class Section:
         """A list of numbers, as a tuple of floats."""
         value = self._read(key, default, "a list of numbers", lambda v: _listed(v, _number))
         return tuple(float(v) for v in value) if value else value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of non-empty texts; empty when absent."""
+        value = self._read(
+            key, None, "a list of texts", lambda v: isinstance(v, list) and all(isinstance(x, str) and x for x in v)
+        )
+        return tuple(value or ())
 
     def shape(self, key: str, default: Any = _MISSING) -> Any:
         """A list of sizes of at least 1, as a tuple; an empty list is the shape of one number."""

@@ -6,16 +6,17 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from servekit_worker import batching, device, items, labels, precision, report, threads, warmup, weights
+from servekit_worker import batching, device, items, keep_fp32, labels, precision, report, threads, warmup, weights
+from servekit_worker.engines.place import Place
 from servekit_worker.errors import ItemError, SetupError
 from servekit_worker.items import Item
-from servekit_worker.options import Options, parse
+from servekit_worker.options import ENGINES, Options, parse
 from servekit_worker.outputs import JSON, split, to_json
 from servekit_worker.precision import Precision
 
@@ -35,10 +36,17 @@ class ModelHandler(ABC):
     precision: Precision
     labels: Mapping[int, str]
     model: Any
+    _place: Place
+    ragged = False
+    """Whether items of different shapes make one batch, which ``collate`` then pads."""
 
     @abstractmethod
     def preprocess(self, item: Item) -> torch.Tensor:
         """One request as a CPU tensor [...] without batch axis."""
+
+    def collate(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Items [...] as one batch [n, ...]."""
+        return torch.stack(list(tensors))
 
     def forward(self, batch: torch.Tensor) -> Any:
         """The model's outputs for ``batch`` [n, ...] on the device, under inference_mode and autocast."""
@@ -49,13 +57,16 @@ class ModelHandler(ABC):
         return split(outputs)
 
     def load_model(self) -> Any:
-        """The model, on the CPU. Override it for a model that is not a state dict or TorchScript."""
+        """The model: a torch.nn.Module, or a callable that is on ``self.device`` already.
+
+        Override it for a model of a format that ``model.format`` does not know.
+        """
         if self.options.model is None:
             raise SetupError(
                 f"this archive has no model section, and {type(self).__name__} does not override "
                 "load_model(): package it with weights, or build the model there."
             )
-        return weights.load_model(self.options.model, self.model_dir)
+        return weights.load_model(self.options.model, self.model_dir, self._place)
 
     def sample(self) -> torch.Tensor | None:
         """An input [...] to warm up with when the archive has no example; None when there is none."""
@@ -74,8 +85,11 @@ class ModelHandler(ABC):
         self.model_dir = Path(properties["model_dir"])
         gpu_id = properties.get("gpu_id")
         self.device = device.claim(gpu_id)
-        self.precision = precision.resolve(self.options.precision, self.device)
         thread_count = threads.bound(self.options.threads)
+        self._place = Place(self.device, self.options.threads, properties.get("batch_size") or 1)
+        wanted = (self.options.precision, self.device, self.options.precision_reason)
+        if self.options.model is None or self.options.model.format not in ENGINES:
+            self.precision = precision.resolve(*wanted)
         names = self.options.labels
         self.labels = labels.load(self.model_dir / names) if names else {}
 
@@ -83,6 +97,11 @@ class ModelHandler(ABC):
         self.model = self.load_model()
         if isinstance(self.model, torch.nn.Module):
             self.model = self.model.eval().to(self.device)
+        elif hasattr(self.model, "own"):
+            self.precision = precision.of_engine(self.model, *wanted)
+        if self.options.keep_fp32:
+            kept = keep_fp32.apply(self.model, self.options.keep_fp32, self.precision)
+            log.info("servekit: %d modules compute in fp32: %s", len(kept), ", ".join(kept))
         self.precision.configure()
         load_s = time.perf_counter() - start
         log.info(
@@ -100,7 +119,7 @@ class ModelHandler(ABC):
     def handle(self, data: list[Mapping[str, Any]], context: Any) -> list[str | bytes]:
         """Answer a batch: one forward pass for the good items, a 4xx of its own for each bad one."""
         requests = [_read(row, context.get_all_request_header(index)) for index, row in enumerate(data)]
-        results = batching.serve(requests, self.preprocess, self._infer)
+        results = batching.serve(requests, self.preprocess, self._infer, self.collate, ragged=self.ragged)
         return [
             self._answer(index, request, result, context)
             for index, (request, result) in enumerate(zip(requests, results, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import logging
@@ -15,28 +16,47 @@ from typing import Any
 
 import torch
 
+from servekit_worker.engines import aoti, exported, onnx, safetensors
+from servekit_worker.engines.place import Place
 from servekit_worker.errors import SetupError
-from servekit_worker.options import ModelOptions
+from servekit_worker.options import WITH_CLASS, ModelOptions
 
 log = logging.getLogger(__name__)
 
 _SHOWN = 3
 
 
-def load_model(options: ModelOptions, root: Path) -> torch.nn.Module:
-    """Load on the CPU what ``options`` names below ``root``. Errors in the user's own code pass through."""
+_ENGINES = {"exported": exported.load, "aoti": aoti.load, "onnx": onnx.load}
+
+
+def load_model(options: ModelOptions, root: Path, place: Place | None = None) -> Any:
+    """Load what ``options`` names below ``root``. Errors in the user's own code pass through.
+
+    A torch.nn.Module comes on the CPU; an engine (see servekit_worker.engines) on ``place.device``, which
+    is the CPU when no place is given.
+    """
+    if options.format == "huggingface":
+        raise SetupError("a Hugging Face folder is loaded by text_handler.py, or by load_model() of your handler.")
     weights = _existing(root / options.weights, "weights")
+    if options.format in _ENGINES:
+        return _ENGINES[options.format](weights, place or Place())
     if options.format == "torchscript":
         return _torchscript(weights)
-    assert options.file and options.class_name, "options.parse leaves neither out for a state dict"
-    module = import_file(_existing(root / options.file, "model file"))
+    assert options.format in WITH_CLASS and options.file and options.class_name, "options.parse sees to it"
+    module = import_file(_existing(root / options.file, "model file"), root)
     model = _class(module, options.class_name)(**options.args)
-    fill(model, read_state_dict(weights), weights.name)
+    state = safetensors.read(weights) if weights.suffix == ".safetensors" else read_state_dict(weights)
+    fill(model, state, weights.name)
     return model
 
 
-def import_file(path: Path) -> ModuleType:
-    """Import ``path`` under its own name; under a longer one when another module has that name."""
+def import_file(path: Path, root: Path | None = None) -> ModuleType:
+    """Import ``path`` under its own name; under a longer one when another module has that name.
+
+    A file in a folder below ``root`` is imported as a part of that package, so that its relative imports work.
+    """
+    if root is not None and path.parent != root:
+        return importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
     known = sys.modules.get(path.stem)
     if known is not None and _same_file(known, path):
         return known
@@ -77,7 +97,10 @@ def read_state_dict(path: Path) -> Mapping[str, Any]:
 
 
 def fill(model: torch.nn.Module, state: Mapping[str, Any], name: str) -> None:
-    """Put ``state`` into ``model``, every key of both sides. Tensors of the right dtype are not copied."""
+    """Put ``state`` into ``model``, every key of both sides. Tensors of the right dtype are not copied.
+
+    Parameters that the file stores once stay one parameter, on every device.
+    """
     own = model.state_dict()
     same = all(_dtype(own.get(key)) == _dtype(value) for key, value in state.items())
     try:
@@ -85,6 +108,18 @@ def fill(model: torch.nn.Module, state: Mapping[str, Any], name: str) -> None:
     except RuntimeError as error:
         told = "; ".join(_differences(own, state)) or str(error)
         raise SetupError(f"weights {name} do not fit {type(model).__name__}: {told}.") from error
+    if same:
+        _tie(model)
+
+
+def _tie(model: torch.nn.Module) -> None:
+    """Assignment gave each name a parameter of its own, even where they share memory: ``to`` would copy each."""
+    seen: dict[Any, torch.nn.Parameter] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        for key, parameter in module._parameters.items():
+            if parameter is not None and parameter.numel():
+                layout = (parameter.dtype, parameter.shape, parameter.stride())
+                module._parameters[key] = seen.setdefault((parameter.data_ptr(), *layout), parameter)
 
 
 def _differences(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
@@ -145,6 +180,8 @@ def _class(module: ModuleType, name: str) -> Any:
 
 
 def _existing(path: Path, what: str) -> Path:
+    if path.is_dir():
+        return path
     if not path.is_file():
         raise SetupError(f"{what} {path.name}: not in the archive ({path}).")
     if path.stat().st_size == 0:

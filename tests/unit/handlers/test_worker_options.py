@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from servekit_worker.errors import SetupError
-from servekit_worker.options import ImageOptions, ModelOptions, TensorOptions, parse
+from servekit_worker.options import ImageOptions, ModelOptions, TensorOptions, TextOptions, parse
 
 MODEL = {"format": "state_dict", "weights": "w.pt", "file": "model.py", "class": "Net", "args": {"n": 2}}
 IMAGE = {"resize": 256, "crop": 224, "channels": 3, "mean": [0.5, 0.5, 0], "std": [1, 0.2, 0.3], "top_k": 5}
@@ -25,7 +25,7 @@ def problems(config: Any) -> str:
 def test_the_whole_section() -> None:
     options = parse(section(labels="names.json", example="e/a.png", threads=2))
     assert (options.kind, options.precision, options.threads) == ("image", "auto", 2)
-    assert (options.labels, options.example) == ("names.json", "e/a.png")
+    assert (options.labels, options.examples) == ("names.json", ("e/a.png",))
     assert options.model == ModelOptions("state_dict", "w.pt", "model.py", "Net", {"n": 2})
     assert options.image == ImageOptions(256, 224, 3, (0.5, 0.5, 0.0), (1.0, 0.2, 0.3), 5)
     assert options.tensor is None
@@ -37,10 +37,52 @@ def test_a_custom_handler_needs_no_model() -> None:
     assert options.precision == "auto"
 
 
-def test_torchscript_has_no_file_and_no_class() -> None:
-    model = {"format": "torchscript", "weights": "s.pt"}
-    assert parse(section(model=model)).model == ModelOptions("torchscript", "s.pt")
+def test_what_schema_2_adds() -> None:
+    options = parse(
+        section(schema=2, keep_fp32=["head*"], precision="bf16", precision_reason="measured", examples=["a"])
+    )
+    assert (options.keep_fp32, options.precision_reason, options.examples) == (("head*",), "measured", ("a",))
+    text = {"task": "embed", "max_length": 128, "normalize": True, "top_k": 3, "pooling": "mean"}
+    found = parse(section(schema=2, kind="text", image=..., text=text)).text
+    assert found == TextOptions("embed", 128, True, 3)
+
+
+@pytest.mark.parametrize("form", ["torchscript", "exported", "aoti", "onnx"])
+def test_whole_programs_have_no_file_and_no_class(form: str) -> None:
+    model = {"format": form, "weights": "s.pt"}
+    assert parse(section(model=model)).model == ModelOptions(form, "s.pt")
     assert "handler.model.class is an unknown key" in problems(section(model={**model, "class": "Net"}))
+
+
+def test_safetensors_needs_the_class_as_a_state_dict_does() -> None:
+    model = {**MODEL, "format": "safetensors", "weights": "w.safetensors"}
+    assert parse(section(model=model)).model == ModelOptions(
+        "safetensors", "w.safetensors", "model.py", "Net", {"n": 2}
+    )
+    assert "handler.model.file is missing" in problems(section(model={"format": "safetensors", "weights": "w"}))
+
+
+def test_examples_old_and_new() -> None:
+    assert parse(section(examples=["a.png", "b.png"])).examples == ("a.png", "b.png")
+    assert parse(section(examples=["a.png", "b.png"])).example == "a.png"
+    assert parse(section(example="a.png")).examples == ("a.png",)
+    assert (parse(section()).example, parse(section()).examples) == (None, ())
+    assert "has both example and examples" in problems(section(example="a", examples=["b"]))
+    assert "handler.examples is [1]; it must be a list of texts." in problems(section(examples=[1]))
+
+
+def test_precision_reason_and_keep_fp32() -> None:
+    options = parse(section(precision="bf16", precision_reason="proved", keep_fp32=["head", "*.norm"]))
+    assert (options.precision_reason, options.keep_fp32) == ("proved", ("head", "*.norm"))
+    assert (parse(section()).precision_reason, parse(section()).keep_fp32) == (None, ())
+    assert "handler.precision_reason is for a fixed precision" in problems(section(precision_reason="proved"))
+    assert "handler.keep_fp32 is 'head'; it must be a list" in problems(section(keep_fp32="head"))
+
+
+@pytest.mark.parametrize("form", ["torchscript", "exported", "aoti", "onnx"])
+def test_keep_fp32_needs_modules_that_can_be_changed(form: str) -> None:
+    told = problems(section(keep_fp32=["head"], model={"format": form, "weights": "w"}))
+    assert f"handler.keep_fp32 is not available for format {form}" in told
 
 
 @pytest.mark.parametrize("shape", [None, [], [1, 8, 8]])
@@ -55,17 +97,17 @@ def test_no_section(config: Any) -> None:
 
 
 def test_another_schema_is_refused_before_anything_else() -> None:
-    told = problems(section(schema=2, kind="video"))
-    assert "handler.schema is 2" in told
+    told = problems(section(schema=3, kind="video"))
+    assert "handler.schema is 3" in told
     assert "video" not in told
 
 
 def test_all_problems_at_once() -> None:
-    told = problems(section(kind="imgae", precison="fp32", threads=True, model={"format": "onnx"}))
-    assert "handler.kind is 'imgae'; it must be one of image, tensor, custom." in told
+    told = problems(section(kind="imgae", precison="fp32", threads=True, model={"format": "tflite"}))
+    assert "handler.kind is 'imgae'; it must be one of image, tensor, text, custom." in told
     assert "handler.precison is an unknown key; did you mean 'precision'?" in told
     assert "handler.threads is True; it must be a whole number" in told
-    assert "handler.model.format is 'onnx'" in told
+    assert "handler.model.format is 'tflite'" in told
     assert "handler.model.weights is missing" in told
 
 

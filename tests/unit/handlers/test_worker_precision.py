@@ -58,6 +58,14 @@ def test_the_cpu() -> None:
             resolve(wanted, CPU)
 
 
+def test_the_reason_of_a_fixed_precision_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    capability(monkeypatch, (9, 0))
+    assert resolve("fp16", GPU, "proved").reason == "proved"
+    assert resolve("bf16", CPU, "proved").reason == "proved"
+    assert resolve("bf16", CPU).reason == "as configured"
+    assert resolve("auto", CPU, "proved").reason == "auto: the CPU"
+
+
 @pytest.mark.parametrize(("wanted", "allowed"), [("fp32", False), ("tf32", True), ("bf16", False)])
 def test_tf32_is_on_for_tf32_only(monkeypatch: pytest.MonkeyPatch, wanted: str, allowed: bool) -> None:
     capability(monkeypatch, (9, 0))

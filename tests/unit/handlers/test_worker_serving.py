@@ -177,3 +177,42 @@ def test_text_and_bytes_are_sent_as_they_are_and_a_short_list_is_refused(tmp_pat
     assert context.types == {}
     with pytest.raises(ValueError, match="a list of 3 answers, not 2"):
         handler.handle([{"body": 1}] * 3, context)
+
+
+def answer(*scores: tuple[int, float]) -> dict[str, Any]:
+    return {"predictions": [{"index": index, "label": str(index), "score": score} for index, score in scores]}
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (answer((3, 0.8), (1, 0.1)), (0.0, 0.0, True)),
+        (answer((1, 0.1), (3, 0.8)), (0.0, 0.0, False)),
+        (answer((3, 0.6), (1, 0.3)), (0.25, 0.2 / 0.45, True)),
+        (answer((3, 0.8), (2, 0.08)), (0.025, 0.02 / 3 / 0.45, True)),
+    ],
+    ids=["same", "another first", "other scores", "another class: 1 is at most 0.08 there, 2 at most 0.1 here"],
+)
+def test_two_answers_are_compared_by_class(other: Any, expected: tuple[float, float, bool]) -> None:
+    found = Painter().compare(answer((3, 0.8), (1, 0.1)), other)
+    assert found == {
+        "max_rel": pytest.approx(expected[0]),
+        "mean_rel": pytest.approx(expected[1]),
+        "top1": expected[2],
+    }
+
+
+def test_kept_modules_and_a_given_reason_reach_the_worker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Layers(TensorHandler):
+        def load_model(self) -> torch.nn.Module:
+            return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+
+    section = {"kind": "tensor", "precision": "bf16", "precision_reason": "proved", "keep_fp32": ["1"]}
+    handler = Layers()
+    with caplog.at_level("INFO"):
+        handler.initialize(Context(tmp_path, section))
+    assert (handler.precision.name, handler.precision.reason) == ("bf16", "proved")
+    with torch.inference_mode(), handler.precision.autocast():
+        assert handler.model[0](torch.ones(1, 2)).dtype == torch.bfloat16
+        assert handler.model(torch.ones(1, 2)).dtype == torch.float32
+    assert "1 modules compute in fp32: 1" in caplog.text
