@@ -1,0 +1,1 @@
+"""Keys and signatures; locked requirements, their wheels and their bill of materials."""
