@@ -28,6 +28,7 @@ from servekit.verbs import build as verb
 )
 @click.option("--torch", metavar="SPEC", help="Such as torch==2.13.0. Default: the version installed here.")
 @click.option("--torch-index", metavar="URL", help="Another index for torch alone.")
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Install its locked requirements too.")
 @click.option("--dry-run", is_flag=True, help="Show the command; build nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -36,6 +37,7 @@ def command(
     wheelhouse: Path | None,
     torch: str | None,
     torch_index: str | None,
+    models: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -43,10 +45,10 @@ def command(
 
     The result, the image's tag, goes to stdout; Docker's own output to stderr.
     """
-    request = verb.BuildRequest(tag, base, wheelhouse, torch, torch_index)
+    request = verb.BuildRequest(tag, base, wheelhouse, torch, torch_index, models)
     if dry_run:
         argv = verb.build_argv(request, assets.docker())
         output.print_json({"argv": argv}) if as_json else click.echo(shlex.join(argv))
         return
-    built = verb.build(request, output.progress)
+    built = verb.build(request, Path.cwd(), output.progress)
     output.print_json({"image": built}) if as_json else click.echo(built)

@@ -72,6 +72,8 @@ def command(
     live = _Live(warmup, warmup + duration)
     tested = loadtest(Path.cwd(), request, live.show)
     live.end()
+    if tested.unproven:
+        output.progress(tested.unproven)
     if as_json:
         output.print_json(tested.report.to_dict())
     else:

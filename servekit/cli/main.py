@@ -18,7 +18,12 @@ from servekit.system.signals import raise_on_termination
 # name -> (group, one line). The table keeps ``servekit --help`` from importing a single command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("Start", "Write a commented servekit.toml."),
-    "package": ("Start", "Turn weights, a model class and a handler into a .mar."),
+    "package": ("Package", "Turn weights, a model class and a handler into a proven .mar."),
+    "verify": ("Package", "Prove an archive on this host; add the record beside it."),
+    "inspect": ("Package", "Show what an archive holds and what is proven of it."),
+    "list": ("Package", "Show the archives in model_store/."),
+    "prune": ("Package", "Remove what no deployment needs."),
+    "keygen": ("Package", "Make a key pair for signatures."),
     "build": ("Start", "Build the Docker image that `up --runtime docker` runs."),
     "up": ("Serve", "Start TorchServe on chosen GPUs; wait until every worker answers."),
     "status": ("Serve", "Show deployments, workers, GPUs and precision."),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from servekit.cli import output
 from servekit.verbs.predict import predict
 
 
@@ -26,7 +27,7 @@ def command(model: str, file: Path, name: str | None, content_type: str | None) 
     """Send FILE to MODEL and print the answer (the token is added)."""
     if content_type is not None and not re.fullmatch(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", content_type):
         raise click.BadParameter(f"{content_type!r} is no media type, like image/png.", param_hint="--content-type")
-    body = predict(Path.cwd(), model, file, name=name, content_type=content_type)
+    body = predict(Path.cwd(), model, file, name=name, content_type=content_type, progress=output.progress)
     sys.stdout.buffer.write(body)
     if sys.stdout.isatty() and not body.endswith(b"\n"):
         click.echo()

@@ -31,5 +31,8 @@ def command(name: str | None, as_json: bool) -> None:
         click.echo(("\n" if position else "") + click.style(head, bold=True))
         if one.reason:
             click.echo(f"  {one.reason}")
+        for model in one.state.models if one.state else ():
+            if model.unproven:
+                click.echo(f"  {model.unproven}")
         if one.workers:
             show_workers(one.workers)

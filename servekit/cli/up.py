@@ -29,6 +29,17 @@ from servekit.verbs import up as verb
 @click.option("--runtime", type=click.Choice(["auto", "docker", "local"]), help="Default: auto.")
 @click.option("--name", default="default", show_default=True, help="Name of this deployment.")
 @click.option("--port", type=click.IntRange(1, 65531), help="First of five ports. Default: 8080 or next free.")
+@click.option(
+    "--calibrate/--no-calibrate",
+    default=True,
+    help="Measure a model that has no record of this GPU (60 s at most). Default: do.",
+)
+@click.option(
+    "--require-signature",
+    type=click.Path(path_type=Path),
+    metavar="PUB",
+    help="Refuse archives and proofs that this key did not sign.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -37,11 +48,13 @@ def command(
     runtime: str | None,
     name: str,
     port: int | None,
+    calibrate: bool,
+    require_signature: Path | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Start TorchServe on chosen GPUs; wait until every worker answers."""
-    request = verb.UpRequest(models, gpus, runtime, name, port)
+    request = verb.UpRequest(models, gpus, runtime, name, port, calibrate, require_signature)
     if dry_run:
         prepared = verb.prepare(request, Path.cwd())
         _show_plan(prepared, as_json)

@@ -21,7 +21,7 @@ class ServedModel:
     ``unpacked`` is the archive's folder in the content-addressed cache, shared by all deployments.
     ``members`` are its files, relative. ``config`` is the archive's own model-config.yaml as a mapping;
     the deployment's file starts from it. ``manifest`` is MAR-INF/MANIFEST.json. ``example`` is relative
-    to ``unpacked``.
+    to ``unpacked``. ``precision`` None leaves the archive's own; ``proof`` says where it was proven.
     """
 
     name: str
@@ -37,6 +37,9 @@ class ServedModel:
     max_batch_delay_ms: int
     threads: int
     example: str | None = None
+    precision: str | None = None
+    precision_reason: str | None = None
+    proof: str = ""
 
     @property
     def handler_kind(self) -> str:
@@ -89,6 +92,15 @@ class ModelState:
     example: str | None
     """absolute path on the host, or None"""
     handler_kind: str
+    proof: str = ""
+    """where it was proven when it was started, or that it was not"""
+
+    @property
+    def unproven(self) -> str | None:
+        """What every command says of a model that was started without a proof; None for one that has it."""
+        if not self.proof.startswith("not proven"):
+            return None
+        return f"{self.name}: {self.proof}; make a proof with: servekit verify {self.name}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
-BUILTIN_HANDLERS = ("image", "tensor")
+BUILTIN_HANDLERS = ("image", "tensor", "text")
+TASKS = ("embed", "sequence", "token")
+FORMATS = ("state_dict", "safetensors", "torchscript", "exported", "aoti", "onnx", "huggingface")
 
 # TorchServe puts names into URLs, worker names and log lines; this is what survives all of them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -36,10 +38,24 @@ class TensorOptions:
 
 
 @dataclass(frozen=True)
+class TextOptions:
+    """The text handler. None means: as the Hugging Face folder says. ``max_length`` in tokens."""
+
+    task: str | None = None
+    max_length: int | None = None
+    normalize: bool | None = None
+    top_k: int = 5
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model. Paths are as given by the user, relative to the project folder.
 
-    ``workers`` None means one a GPU, or one on the CPU. ``model`` is ``FILE.py:Class``.
+    ``workers`` None means one a GPU, or one on the CPU. ``model`` is ``FILE.py:Class``. ``format`` None means:
+    as the content of ``weights`` tells. ``convert``: store a state dict as safetensors where nothing is lost.
+    ``weights_key``: which part of a checkpoint holds the weights. ``adapter``: a PEFT folder to be merged.
+    ``keep_fp32``: patterns of module names that stay in fp32. ``tolerance``: largest relative error a precision,
+    and least ``top1``. ``meta`` and ``card`` tell where the model comes from.
     """
 
     name: str
@@ -54,7 +70,17 @@ class ModelSpec:
     max_batch_delay_ms: int = 5
     workers: int | None = None
     extra_files: tuple[str, ...] = ()
-    example: str | None = None
+    examples: tuple[str, ...] = ()
+    format: str | None = None
+    convert: bool = True
+    weights_key: str | None = None
+    adapter: str | None = None
+    keep_fp32: tuple[str, ...] = ()
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    requirements: str | None = None
+    meta: Mapping[str, str] = field(default_factory=dict)
+    card: str | None = None
+    text: TextOptions = field(default_factory=TextOptions)
     image: ImageOptions = field(default_factory=ImageOptions)
     tensor: TensorOptions = field(default_factory=TensorOptions)
 
@@ -102,3 +128,14 @@ def precision_problem(precision: str) -> str | None:
     if precision in PRECISIONS:
         return None
     return f"precision {precision!r} is unknown: choose from {', '.join(PRECISIONS)}."
+
+
+def tolerance_problems(tolerance: Mapping[str, float]) -> list[str]:
+    """What is wrong with the limits of the proof."""
+    problems = []
+    for key, value in tolerance.items():
+        if key not in (*PRECISIONS[1:], "top1"):
+            problems.append(f"tolerance {key!r} is unknown: choose from {', '.join(PRECISIONS[1:])}, top1.")
+        elif not 0 < value <= 1:
+            problems.append(f"tolerance {key} = {value:g} must be above 0 and at most 1.")
+    return problems

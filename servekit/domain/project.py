@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -12,11 +13,15 @@ from typing import Any
 
 from servekit.domain.model import (
     BUILTIN_HANDLERS,
+    FORMATS,
+    TASKS,
     ImageOptions,
     ModelSpec,
     TensorOptions,
+    TextOptions,
     name_problem,
     precision_problem,
+    tolerance_problems,
     version_problem,
 )
 from servekit.domain.server import PORTS_PER_SERVER, ServerConfig
@@ -108,7 +113,23 @@ _MODEL = {
     "max_batch_delay_ms": _int(1, 600_000),
     "workers": _int(1, 256),
     "extra_files": ("a list of paths", _is_texts),
-    "example": _TEXT,
+    "example": ("a path or a list of paths", lambda v: _is_text(v) or (_is_texts(v) and bool(v))),
+    "format": _one_of(FORMATS),
+    "convert": _BOOL,
+    "weights_key": _TEXT,
+    "adapter": _TEXT,
+    "keep_fp32": ("a list of patterns of module names", _is_texts),
+    "requirements": _TEXT,
+    "card": _TEXT,
+    "meta": (
+        "a table of texts and numbers",
+        lambda v: isinstance(v, dict) and all(type(x) in (str, int, float, bool) for x in v.values()),
+    ),
+    "tolerance": (
+        "a table of numbers",
+        lambda v: isinstance(v, dict) and all(type(x) in (int, float) and math.isfinite(x) for x in v.values()),
+    ),
+    "text": ("a table, [models.text]", lambda v: isinstance(v, dict)),
     "image": ("a table, [models.image]", lambda v: isinstance(v, dict)),
     "tensor": ("a table, [models.tensor]", lambda v: isinstance(v, dict)),
 }
@@ -121,6 +142,12 @@ _IMAGE = {
     "top_k": _int(1, MAX_TOP_K),
 }
 _TENSOR = {"input_shape": ("a list of whole numbers above 0", _is_shape), "dtype": _one_of(DTYPES)}
+_TEXT_TABLE = {
+    "task": _one_of(TASKS),
+    "max_length": _int(1, 1_000_000),
+    "normalize": _BOOL,
+    "top_k": _int(1, MAX_TOP_K),
+}
 _SERVER = {
     "bind": _TEXT,
     "port": _int(1, 65536 - PORTS_PER_SERVER),
@@ -205,6 +232,13 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
     image = ImageOptions(**_tuples(reader.table(good.pop("image", {}), _IMAGE, (*path, "image"))))
     image_is_sound = len(reader.problems) == before_image
     tensor = TensorOptions(**_tuples(reader.table(good.pop("tensor", {}), _TENSOR, (*path, "tensor"))))
+    text = TextOptions(**reader.table(good.pop("text", {}), _TEXT_TABLE, (*path, "text")))
+    for key, value in good.pop("meta", {}).items():
+        good.setdefault("meta", {})[key] = value if isinstance(value, str) else json.dumps(value)
+    example = good.pop("example", ())
+    good["examples"] = (example,) if isinstance(example, str) else tuple(example)
+    for problem in tolerance_problems(good.get("tolerance", {})):
+        reader.problem((*path, "tolerance"), problem)
     checks = {"name": name_problem, "version": version_problem, "precision": precision_problem}
     for key, check in checks.items():
         if key in good and (message := check(good[key])):
@@ -219,7 +253,7 @@ def _model(reader: _Reader, entry: Any, position: int) -> ModelSpec | None:
         ]
     if len(reader.problems) > before:
         return None
-    return dataclasses.replace(ModelSpec(**_tuples(good)), image=image, tensor=tensor)
+    return dataclasses.replace(ModelSpec(**_tuples(good)), image=image, tensor=tensor, text=text)
 
 
 def image_problems(image: ImageOptions) -> list[tuple[str, str]]:

@@ -12,6 +12,8 @@ from typing import Any
 from servekit.domain.deployment import Deployment, ServedModel
 
 CONFIG_FILE = "model-config.yaml"
+# The schema of the handler's section from which on it takes a reason beside a precision.
+_TELLS_WHY = 2
 
 
 def deployed_config(model: ServedModel, deployment: Deployment) -> dict[str, Any]:
@@ -33,8 +35,17 @@ def deployed_config(model: ServedModel, deployment: Deployment) -> dict[str, Any
     if gpus.count:
         config["deviceIds"] = list(gpus.ordinals)
     if isinstance(model.config.get("handler"), Mapping):
-        config["handler"] = {**model.config["handler"], "threads": model.threads}
+        config["handler"] = {**model.config["handler"], "threads": model.threads, **_precision(model)}
     return config
+
+
+def _precision(model: ServedModel) -> dict[str, Any]:
+    """What was decided for the GPUs at hand. The reason only where the archive's own runtime takes one."""
+    if model.precision is None:
+        return {}
+    schema = model.config["handler"].get("schema")
+    told = isinstance(schema, int) and schema >= _TELLS_WHY
+    return {"precision": model.precision, **({"precision_reason": model.precision_reason} if told else {})}
 
 
 def deployed_manifest(model: ServedModel) -> dict[str, Any]:

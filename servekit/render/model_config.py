@@ -10,7 +10,7 @@ import yaml
 from servekit.domain.model import ModelSpec
 from servekit.domain.server import ServerConfig
 
-HANDLER_SCHEMA = 1
+HANDLER_SCHEMA = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Placed:
     weights_format: str | None = None
     model_file: str | None = None
     labels: str | None = None
-    example: str | None = None
+    examples: tuple[str, ...] = ()
 
 
 def model_config(spec: ModelSpec, placed: Placed) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def model_config(spec: ModelSpec, placed: Placed) -> dict[str, Any]:
         "responseTimeout": defaults.response_timeout_s,
         "startupTimeout": defaults.startup_timeout_s,
         "handler": _handler(spec, placed),
+        **({"proof": {"tolerance": dict(sorted(spec.tolerance.items()))}} if spec.tolerance else {}),
     }
 
 
@@ -51,14 +52,18 @@ def _handler(spec: ModelSpec, placed: Placed) -> dict[str, Any]:
         if placed.model_file:
             model |= {"file": placed.model_file, "class": spec.model_class, "args": dict(spec.model_args)}
         section["model"] = model
+    if spec.keep_fp32:
+        section["keep_fp32"] = list(spec.keep_fp32)
     if placed.labels:
         section["labels"] = placed.labels
-    if placed.example:
-        section["example"] = placed.example
+    if placed.examples:
+        section["examples"] = list(placed.examples)
     if kind == "image":
         section["image"] = _plain(spec.image)
     if kind == "tensor":
         section["tensor"] = _plain(spec.tensor)
+    if kind == "text":
+        section["text"] = {**_plain(spec.text), "pooling": "mean"}
     return section
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from servekit import assets
@@ -15,11 +16,21 @@ from servekit.domain.plan import Argv
 from servekit.errors import HostError, StorageError
 
 WHEELHOUSE = "wheelhouse"
+MODELS = "models"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one model needs in the image: its lock, and the wheels fetched for it (none: from an index)."""
+
+    name: str
+    lock: str
+    wheels: tuple[Path, ...] = ()
 
 
 @contextlib.contextmanager
-def context(wheels: tuple[Path, ...]) -> Iterator[Path]:
-    """A temporary folder with docker/ and ``wheels``, which docker/Dockerfile looks for in wheelhouse/."""
+def context(wheels: tuple[Path, ...], needs: tuple[Needs, ...] = ()) -> Iterator[Path]:
+    """A temporary folder with docker/, ``wheels`` in wheelhouse/, and what models need in models/."""
     with tempfile.TemporaryDirectory(prefix="servekit-build-") as name:
         folder = Path(name)
         try:
@@ -27,6 +38,13 @@ def context(wheels: tuple[Path, ...]) -> Iterator[Path]:
             (folder / WHEELHOUSE).mkdir()
             for wheel in wheels:
                 _link_or_copy(wheel, folder / WHEELHOUSE / wheel.name)
+            for name in ("locks", "vendored"):
+                (folder / MODELS / name).mkdir(parents=True)
+            for need in needs:
+                (folder / MODELS / "locks" / f"{need.name}.lock").write_text(need.lock, encoding="utf-8")
+                for wheel in need.wheels:
+                    if not (folder / MODELS / "vendored" / wheel.name).exists():
+                        _link_or_copy(wheel, folder / MODELS / "vendored" / wheel.name)
         except OSError as error:
             raise StorageError(
                 f"The build's files cannot be laid out in {folder}: {error.strerror or error}.",

@@ -55,11 +55,11 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise HostError(f"The {name} probe did not end within {timeout_s:g} s.") from error
     except (ValueError, IndexError) as error:
-        raise ProbeDiedError(name, _end(done.returncode), done.stderr.strip()) from error
+        raise ProbeDiedError(name, end(done.returncode), done.stderr.strip()) from error
     return result
 
 
-def _end(code: int) -> str:
+def end(code: int) -> str:
     """subprocess's return code as a person says it."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 

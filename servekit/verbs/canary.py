@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import mimetypes
 import time
-from pathlib import Path
 
 from servekit.domain.deployment import ServedModel, State
 from servekit.errors import StartError
-from servekit.system import torchserve
+from servekit.system import media_type, torchserve
 
 
 def check(state: State, model: ServedModel) -> str:
@@ -35,21 +33,15 @@ def check(state: State, model: ServedModel) -> str:
     return f"answered in {took_ms:.0f} ms"
 
 
-def content_type_of(path: Path) -> str:
-    """The media type to send a file with; TorchServe parses application/json itself."""
-    guessed = {".npy": "application/octet-stream", ".txt": "text/plain"}.get(path.suffix.lower())
-    return guessed or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-
-
 def _example(model: ServedModel) -> tuple[bytes, str] | None:
     if model.example is None:
         return None
     path = model.unpacked / model.example
-    return path.read_bytes(), content_type_of(path)
+    return path.read_bytes(), media_type.of(path)
 
 
 def _made_up(model: ServedModel) -> tuple[bytes, str] | None:
-    """An image of any content, or zeros of the declared shape; nothing for a user's own handler."""
+    """An image of any content, a text, or zeros of the declared shape; nothing for a user's own handler."""
     handler = model.config.get("handler")
     if not isinstance(handler, dict):
         return None
@@ -60,6 +52,8 @@ def _made_up(model: ServedModel) -> tuple[bytes, str] | None:
         side = int(handler.get("image", {}).get("resize", 256))
         Image.new("RGB", (side, side), (127, 127, 127)).save(buffer, format="PNG")
         return buffer.getvalue(), "image/png"
+    if model.handler_kind == "text":
+        return b"a short text", "text/plain"
     shape = (handler.get("tensor") or {}).get("input_shape")
     if model.handler_kind == "tensor" and shape:
         return json.dumps(_zeros([int(n) for n in shape])).encode(), "application/json"

@@ -20,9 +20,8 @@ from servekit.domain.report import LoadReport
 from servekit.domain.slo import judge, parse_slo
 from servekit.errors import ConfigError, RequestError, StorageError
 from servekit.render.report import report_html
-from servekit.system import deployments, host, locust, nvml, torchserve, worker_reports
+from servekit.system import deployments, host, locust, media_type, nvml, torchserve, worker_reports
 from servekit.system.gpu_sampler import GpuSampler
-from servekit.verbs.canary import content_type_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Tested:
     interrupted: bool
     replaced: bool
     """whether the folder held a report already"""
+    unproven: str | None = None
+    """what is to be said of a model that was started without a proof"""
 
 
 def loadtest(root: Path, request: LoadRequest, progress: Callable[[float, Sequence[Record]], None]) -> Tested:
@@ -54,7 +55,7 @@ def loadtest(root: Path, request: LoadRequest, progress: Callable[[float, Sequen
     clauses = parse_slo(request.slo) if request.slo is not None else ()
     payloads = _payloads(request.payload)
     state = deployments.find(root, request.name)
-    deployments.served(state, request.model)
+    unproven = deployments.served(state, request.model).unproven
     folder = _make_folder(root, request)
     first_ms = _first_answer(state, request.model, payloads[0])
     started = datetime.datetime.now(datetime.timezone.utc)
@@ -94,7 +95,7 @@ def loadtest(root: Path, request: LoadRequest, progress: Callable[[float, Sequen
     )
     replaced = (folder / "report.html").exists()
     _write(folder, report)
-    return Tested(report, folder, outcome.interrupted, replaced)
+    return Tested(report, folder, outcome.interrupted, replaced, unproven)
 
 
 def _payloads(path: Path) -> tuple[locust.Payload, ...]:
@@ -107,7 +108,7 @@ def _payloads(path: Path) -> tuple[locust.Payload, ...]:
         files = [path]
     else:
         raise ConfigError(f"--payload: {path} does not exist.", hint="Name a file, or a folder of files.")
-    return tuple(locust.Payload(file.resolve(), content_type_of(file)) for file in files)
+    return tuple(locust.Payload(file.resolve(), media_type.of(file)) for file in files)
 
 
 def _first_answer(state: State, model: str, payload: locust.Payload) -> float:
@@ -153,6 +154,7 @@ def _server(state: State, model: str) -> dict[str, str]:
         "Address": state.inference_url,
         "Model": f"{served.name} {served.version}",
         "Archive SHA-256": served.sha256,
+        "Proof": served.proof,
         "Workers": str(served.workers),
         "Batch size, at most": str(served.batch_size),
         "Precision": ", ".join(precisions) or "not reported by this handler",

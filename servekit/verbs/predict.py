@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from servekit.errors import ConfigError, RequestError
-from servekit.system import deployments, torchserve
-from servekit.verbs.canary import content_type_of
+from servekit.system import deployments, media_type, torchserve
 
 
-def predict(root: Path, model: str, file: Path, *, name: str | None, content_type: str | None) -> bytes:
+def predict(
+    root: Path,
+    model: str,
+    file: Path,
+    *,
+    name: str | None,
+    content_type: str | None,
+    progress: Callable[[str], None],
+) -> bytes:
     """The body of the model's answer. Raises RequestError with the server's own words for any but 200."""
     state = deployments.find(root, name)
-    deployments.served(state, model)
+    if told := deployments.served(state, model).unproven:
+        progress(told)
     try:
         body = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}.", hint="Name a file that you may read.") from error
-    answer = torchserve.predict(state, model, body, content_type or content_type_of(file))
+    answer = torchserve.predict(state, model, body, content_type or media_type.of(file))
     if answer.status != 200:
         raise RequestError(
             f"{model} answered HTTP {answer.status}: {answer.body.decode('utf-8', 'replace').strip()[:2000]}",

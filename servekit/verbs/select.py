@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,23 +10,31 @@ from servekit.domain.deployment import ServedModel
 from servekit.domain.gpu import GpuPlan
 from servekit.domain.project import Project
 from servekit.errors import ModelError, raise_together
-from servekit.system import archive, deployments
+from servekit.system import deployments
+from servekit.system.archives import archive
+from servekit.system.archives.archive import ArchiveInfo
+from servekit.verbs import find, verify
 
-STORE = "model_store"
+
+def archives(names: Sequence[str], toml: Project, root: Path, *, unpack: bool) -> tuple[ArchiveInfo, ...]:
+    """Read the archives of ``names``.
+
+    A name stands for ``model_store/NAME.mar``; a path (to a .mar, a .tar.gz or a folder) for itself. No name at
+    all means every model of servekit.toml, or without that file everything in the store.
+    """
+    # A dry run leaves no note of the hashes it computed.
+    cache = deployments.cache(root) if unpack else None
+    return tuple(archive.open_archive(path, cache) for path in _paths(names, toml, root))
 
 
 def models(
-    names: Sequence[str], toml: Project, root: Path, gpus: GpuPlan, *, unpack: bool
+    infos: Sequence[ArchiveInfo], toml: Project, root: Path, gpus: GpuPlan, *, unpack: bool
 ) -> tuple[tuple[ServedModel, ...], tuple[str, ...]]:
-    """Read (and unpack) the archives of ``names``; also what the user should know about them.
+    """What each archive gets (and its unpacked folder); also what the user should know about it.
 
-    A name stands for ``model_store/NAME.mar``; a path ending in ``.mar`` for itself. No name at all means
-    every model of servekit.toml, or without that file everything in the store. Order does not matter:
-    devices are always explicit.
+    Order does not matter: devices are always explicit.
     """
     cache = deployments.cache(root)
-    # A dry run leaves no note of the hashes it computed.
-    infos = [archive.open_archive(path, cache if unpack else None) for path in _paths(names, toml, root)]
     specs = [toml.model(info.name) for info in infos]
     workers = [spec.workers if spec and spec.workers else max(1, gpus.count) for spec in specs]
     cores = len(os.sched_getaffinity(0))
@@ -52,7 +59,7 @@ def models(
                 batch_size=spec.batch_size if spec else batch,
                 max_batch_delay_ms=spec.max_batch_delay_ms if spec else delay,
                 threads=threads,
-                example=_example(info),
+                example=next(iter(verify.examples(info)), None),
             )
         )
     _refuse_same_name(served)
@@ -78,47 +85,24 @@ def python_path(inherited: str, served: Sequence[ServedModel]) -> tuple[str | No
 
 
 def _paths(names: Sequence[str], toml: Project, root: Path) -> list[Path]:
-    store = root / STORE
-    by_path = bool(names) and all(name.endswith(".mar") for name in names)
-    there = [] if by_path else _in_store(store)  # archives named by path do not need the store
+    store = root / find.STORE
+    by_path = bool(names) and all(map(find.is_path, names))
+    there = [] if by_path else find.in_store(store)  # archives named by path do not need the store
     wanted = list(names) or [model.name for model in toml.models] or there
     if not wanted:
         raise ModelError(f"There is nothing to serve: {store} holds no .mar.", hint="Make one: servekit package")
     paths: list[Path] = []
     problems: list[str] = []
     for name in dict.fromkeys(wanted):
-        path = (root / name) if name.endswith(".mar") else store / f"{name}.mar"
+        path = find.path_of(name, root)
         if path.resolve() in {known.resolve() for known in paths}:
             continue  # said twice, once by name and once by path
         paths.append(path)
-        if problem := _problem(path):
+        if problem := find.problem(path):
             problems.append(f"{name}: {problem}")
     listed = f"In the store: {', '.join(there)}. " if there else ""
     raise_together(ModelError, problems, hint=f"{listed}Make one with: servekit package")
     return paths
-
-
-def _in_store(store: Path) -> list[str]:
-    try:
-        with os.scandir(store) as entries:
-            return sorted(Path(entry.name).stem for entry in entries if entry.name.endswith(".mar"))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ModelError(
-            f"{store} cannot be read: {error.strerror}.", hint="Check who owns that folder, and its permissions."
-        ) from error
-
-
-def _problem(path: Path) -> str | None:
-    """Why there is no archive to open at ``path``. Path.is_file raises, or lies, about a closed folder."""
-    try:
-        kind = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return f"there is no {path}."
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}."
-    return None if stat.S_ISREG(kind) else f"{path} is not a file."
 
 
 def _refuse_same_name(served: Sequence[ServedModel]) -> None:
@@ -129,8 +113,3 @@ def _refuse_same_name(served: Sequence[ServedModel]) -> None:
                     f"{model.archive} and {other.archive} both hold a model called {model.name!r}.",
                     hint="A deployment serves a name once; package one of them under another --name.",
                 )
-
-
-def _example(info: archive.ArchiveInfo) -> str | None:
-    handler = info.config.get("handler")
-    return handler.get("example") if isinstance(handler, dict) else None

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from servekit.domain.deployment import State
 from servekit.errors import ConfigError
-from servekit.system import deployments, tokens
-from servekit.verbs.canary import content_type_of
+from servekit.system import deployments, media_type, tokens
 
 
 def show(root: Path, name: str | None, kind: str) -> tokens.Token:
@@ -30,7 +29,7 @@ def curl(root: Path, name: str | None, kind: str) -> str:
     if kind == "management":
         return shlex.join([*argv, f"{state.management_url}/models/{model.name}"])
     if model.example:
-        argv += ["-H", f"Content-Type: {content_type_of(Path(model.example))}", "--data-binary"]
+        argv += ["-H", f"Content-Type: {media_type.of(Path(model.example))}", "--data-binary"]
         argv += [f"@{model.example}", f"{state.inference_url}/predictions/{model.name}"]
         return shlex.join(argv)
     return shlex.join([*argv, f"{state.inference_url}/ping"])

@@ -22,7 +22,7 @@ from servekit.domain.plan import Plan
 from servekit.domain.project import Project
 from servekit.errors import ConflictError, HostError
 from servekit.system import deployments, docker, execute, java, nvml, ports, probe, process, project, signals
-from servekit.verbs import down, ready, select
+from servekit.verbs import down, precision, ready, select, trusted
 from servekit.verbs.lost import lost
 
 Progress = Callable[[str], None]
@@ -37,6 +37,8 @@ class UpRequest:
     runtime: str | None = None
     name: str = "default"
     port: int | None = None
+    calibrate: bool = True
+    require_signature: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Prepared:
     plan: Plan
 
 
-def prepare(request: UpRequest, root: Path, held: ExitStack | None = None) -> Prepared:
+def prepare(
+    request: UpRequest, root: Path, held: ExitStack | None = None, progress: Progress = lambda _: None
+) -> Prepared:
     """Decide.
 
     ``held`` keeps what is taken from other starts of this host. Without it (a dry run) nothing is taken,
@@ -58,7 +62,20 @@ def prepare(request: UpRequest, root: Path, held: ExitStack | None = None) -> Pr
     runtime, image, why = _runtime(request.runtime or toml.runtime.backend, toml.runtime.image)
     gpus = plan_gpus(toml.runtime.gpus if request.gpus is None else request.gpus, nvml.inventory())
     server = toml.server if request.port is None else replace(toml.server, port=request.port)
-    models, notes = select.models(request.models, toml, root, gpus, unpack=held is not None)
+    infos = select.archives(request.models, toml, root, unpack=held is not None)
+    trusted.check(infos, request.require_signature, runtime)
+    models, notes = select.models(infos, toml, root, gpus, unpack=held is not None)
+    models, told = precision.decide(
+        models,
+        infos,
+        gpus,
+        root,
+        runtime=runtime,
+        calibrate=request.calibrate,
+        act=held is not None,
+        signed=request.require_signature is not None,
+        progress=progress,
+    )
     deployment = Deployment(
         name=request.name,
         models=models,
@@ -75,14 +92,14 @@ def prepare(request: UpRequest, root: Path, held: ExitStack | None = None) -> Pr
         if runtime == "local"
         else docker_backend.up(deployment, user=_user(), docker=docker.binary())
     )
-    return Prepared(deployment, Plan(plan.steps, (why, *notes, *plan.notes)))
+    return Prepared(deployment, Plan(plan.steps, (why, *notes, *told, *plan.notes)))
 
 
 def up(request: UpRequest, root: Path, progress: Progress) -> tuple[State, tuple[ready.Row, ...]]:
     """Start the deployment and return it once every model has answered. Raises ServekitError."""
     with deployments.lock(root, request.name), ExitStack() as held:
         _refuse_second(root, request.name, progress)
-        prepared = prepare(request, root, held)
+        prepared = prepare(request, root, held, progress)
         deployment = prepared.deployment
         for note in prepared.plan.notes:
             progress(note)
@@ -194,6 +211,7 @@ def _state(deployment: Deployment) -> State:
                 archive=str(model.archive),
                 example=str(model.unpacked / model.example) if model.example else None,
                 handler_kind=model.handler_kind,
+                proof=model.proof,
             )
             for model in deployment.models
         ),

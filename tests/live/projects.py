@@ -17,7 +17,7 @@ import torch
 from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions
 from servekit.errors import HostError
 from servekit.system import deployments, java, process
-from servekit.verbs.package import package
+from servekit.verbs.package import How, package
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -49,12 +49,15 @@ def needs_java() -> pytest.MarkDecorator:
 
 
 def pack_handler(project: Path, name: str, source: str, **more: object) -> None:
-    """A user's handler without weights, with an example that any handler takes."""
+    """A user's handler without weights, with an example that any handler takes.
+
+    Not proven: some of them fail on purpose, and would be refused.
+    """
     project.mkdir(parents=True, exist_ok=True)
     (project / f"{name}_file.py").write_text(source)
     (project / "example.txt").write_text("hello")
-    spec = ModelSpec(name=name, handler=f"{name}_file.py", example="example.txt", **more)  # type: ignore[arg-type]
-    package(spec, project, project / "model_store", lambda _: None)
+    spec = ModelSpec(name=name, handler=f"{name}_file.py", examples=("example.txt",), **more)  # type: ignore[arg-type]
+    package(spec, project, project / "model_store", lambda _: None, How(verify=False))
 
 
 def pack_tensor(project: Path, name: str = "net") -> torch.nn.Module:

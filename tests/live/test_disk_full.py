@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from servekit.errors import StorageError
-from servekit.system import archive, storage
-from servekit.system.members import Members
-from servekit.system.zipstream import ZipStream
-from servekit.verbs.package import _write
+from servekit.system import storage
+from servekit.system.archives import archive
+from servekit.system.archives.members import Members
+from servekit.system.archives.zipstream import ZipStream
+from servekit.verbs.package import write
 
 MIB = 1 << 20
 
@@ -55,7 +56,7 @@ def test_packing(small_disk: Path, weights: Path, monkeypatch: pytest.MonkeyPatc
     if not foreseen:
         monkeypatch.setattr(storage, "check_room", lambda *_: None)
     with pytest.raises(StorageError, match=r"m\.mar: the disk is full \(21 MiB needed, 15 MiB free\)"):
-        _write(before, members(weights))
+        write(before, members(weights), {})
     assert [path.name for path in small_disk.iterdir()] == ["m.mar"]
     assert before.read_bytes() == b"the archive before"
 
@@ -64,7 +65,7 @@ def test_packing(small_disk: Path, weights: Path, monkeypatch: pytest.MonkeyPatc
 def test_unpacking(
     small_disk: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, foreseen: bool
 ) -> None:
-    _write(tmp_path / "m.mar", members(weights))
+    write(tmp_path / "m.mar", members(weights), {})
     info = archive.open_archive(tmp_path / "m.mar")
     if not foreseen:
         monkeypatch.setattr(storage, "check_room", lambda *_: None)

@@ -10,7 +10,7 @@ import pytest
 from toml_keys import TABLES
 
 from servekit import assets
-from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions
+from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions, TextOptions
 from servekit.domain.project import RuntimeConfig, parse_project
 from servekit.domain.server import DEFAULT_PORT, ServerConfig
 from servekit.system.docker import DEFAULT_IMAGE
@@ -20,17 +20,23 @@ UNCOMMENTED = re.sub(r"(?m)^# (?=\w+ = |\[)", "", TEMPLATE)
 
 # Shown with an example, since their default is "nothing" or "decided at up".
 EXAMPLES = {
-    "models": ("name", "weights", "model", "model_args", "handler", "labels", "workers", "extra_files", "example"),
+    "models": (
+        *("name", "weights", "model", "model_args", "handler", "labels", "workers", "extra_files", "example"),
+        *("format", "weights_key", "adapter", "keep_fp32", "tolerance", "requirements", "card", "meta"),
+    ),
+    "models.text": ("task", "max_length", "normalize"),
     "models.tensor": ("input_shape",),
     "server": ("port",),
     "runtime": ("gpus", "image"),
 }
 
 
-def without(table: str) -> str:
-    """The template with everything uncommented but one of the two tables that exclude each other."""
-    text = re.sub(rf"(?ms)^\[models\.{table}\].*?(?=^\[)", "", UNCOMMENTED)
-    return text.replace('handler = "image"', 'handler = "tensor"') if table == "image" else text
+def only(table: str) -> str:
+    """The template with everything uncommented but the tables that exclude ``table``'s."""
+    text = UNCOMMENTED
+    for other in {"image", "tensor", "text"} - {table}:
+        text = re.sub(rf"(?ms)^\[models\.{other}\].*?(?=^\[)", "", text)
+    return text.replace('handler = "image"', f'handler = "{table}"')
 
 
 def test_as_it_is_written_by_init() -> None:
@@ -48,7 +54,7 @@ def test_every_key_is_shown() -> None:
         elif key := re.match(r"(\w+) = ", line):
             shown.setdefault(table, []).append(key[1])
     assert shown.pop("") == ["schema"]
-    tables = dict(TABLES, models=tuple(key for key in TABLES["models"] if key not in ("image", "tensor")))
+    tables = dict(TABLES, models=tuple(key for key in TABLES["models"] if key not in ("image", "tensor", "text")))
     assert {name: sorted(keys) for name, keys in shown.items()} == {n: sorted(k) for n, k in tables.items()}
 
 
@@ -58,13 +64,16 @@ def test_every_key_is_shown() -> None:
         ("models", lambda p: p.models[0], ModelSpec("")),
         ("models.image", lambda p: p.models[0].image, ImageOptions()),
         ("models.tensor", lambda p: p.models[0].tensor, TensorOptions()),
+        ("models.text", lambda p: p.models[0].text, TextOptions()),
         ("server", lambda p: p.server, ServerConfig()),
         ("runtime", lambda p: p.runtime, RuntimeConfig()),
     ],
 )
 def test_documented_defaults_are_the_defaults(table: str, noun: Any, default: Any) -> None:
-    project = parse_project(without("image") if table == "models.tensor" else without("tensor"))
+    project = parse_project(only(table.partition(".")[2] or "image"))
     values, defaults = dataclasses.asdict(noun(project)), dataclasses.asdict(default)
+    for named in (values, defaults):
+        named["example"] = named.pop("examples", ())  # one path or several in the file, always several inside
     for key in set(TABLES[table]) - set(EXAMPLES.get(table, ())):
         assert values[key] == defaults[key], f"{table}.{key}"
     for key in EXAMPLES.get(table, ()):
@@ -73,6 +82,6 @@ def test_documented_defaults_are_the_defaults(table: str, noun: Any, default: An
 
 
 def test_defaults_that_are_decided_at_up() -> None:
-    project = parse_project(without("tensor"))
+    project = parse_project(only("image"))
     assert project.server.port == DEFAULT_PORT
     assert project.runtime.image == DEFAULT_IMAGE

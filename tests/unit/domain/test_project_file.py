@@ -6,7 +6,7 @@ import pytest
 from toml_keys import TABLES
 
 import servekit_worker.options
-from servekit.domain.model import PRECISIONS, ImageOptions, ModelSpec, TensorOptions
+from servekit.domain.model import PRECISIONS, ImageOptions, ModelSpec, TensorOptions, TextOptions
 from servekit.domain.project import DTYPES, Project, parse_project
 from servekit.domain.server import ServerConfig
 from servekit.errors import ConfigError
@@ -41,6 +41,15 @@ max_batch_delay_ms = 9
 workers = 2
 extra_files = ["x", "y/"]
 example = "e.png"
+format = "state_dict"
+convert = false
+weights_key = "ema"
+adapter = "lora/"
+keep_fp32 = ["head.*"]
+requirements = "r.txt"
+card = "card.md"
+meta = { git_commit = "abc", accuracy = 0.5 }
+tolerance = { bf16 = 0.03 }
 [models.image]
 resize = 32
 crop = 28
@@ -54,6 +63,15 @@ handler = "mine.py"
 [models.tensor]
 input_shape = [1, 2]
 dtype = "int64"
+[[models]]
+name = "t"
+handler = "text"
+example = ["a.txt", "b.txt"]
+[models.text]
+task = "embed"
+max_length = 128
+normalize = true
+top_k = 2
 [server]
 bind = "10.0.0.1"
 port = 9000
@@ -76,10 +94,21 @@ image = "i:1"
         max_batch_delay_ms=9,
         workers=2,
         extra_files=("x", "y/"),
-        example="e.png",
+        examples=("e.png",),
+        format="state_dict",
+        convert=False,
+        weights_key="ema",
+        adapter="lora/",
+        keep_fp32=("head.*",),
+        requirements="r.txt",
+        card="card.md",
+        meta={"git_commit": "abc", "accuracy": "0.5"},
+        tolerance={"bf16": 0.03},
         image=ImageOptions(32, 28, 1, (0,), (0.5,), 2),
     )
     assert project.model("b") == ModelSpec("b", handler="mine.py", tensor=TensorOptions((1, 2), "int64"))
+    text = TextOptions("embed", 128, True, 2)
+    assert project.model("t") == ModelSpec("t", handler="text", examples=("a.txt", "b.txt"), text=text)
     assert project.model("c") is None
     assert project.server == ServerConfig(bind="10.0.0.1", port=9000, job_queue_size=7)
     assert (project.runtime.backend, project.runtime.gpus, project.runtime.image) == ("docker", "0,1", "i:1")
@@ -110,6 +139,10 @@ def test_unknown_keys_that_resemble_nothing_list_the_known() -> None:
         ("models", "max_batch_delay_ms = 0", "must be a whole number"),
         ("models", 'weights = ""', "must be a text, not ''."),
         ("models", "version = 1.0", "must be a text, not 1.0."),
+        ("models", "example = []", "must be a path or a list of paths, not []."),
+        ("models", "meta = { a = [1] }", "must be a table of texts and numbers"),
+        ("models", "tolerance = { bf16 = nan }", "must be a table of numbers"),
+        ("models", "keep_fp32 = [1]", "must be a list of patterns of module names, not [1]."),
         ("models", 'extra_files = "a"', "must be a list of paths, not 'a'."),
         ("models", 'extra_files = ["a", 1]', "must be a list of paths"),
         ("models", "model_args = [1]", "must be a table of keyword arguments"),
@@ -242,6 +275,18 @@ def test_a_wrong_list_is_one_problem_and_no_default_stands_in_for_it() -> None:
 
 def test_a_file_nested_without_end() -> None:
     assert refused("a = " + "[" * 3000) == "servekit.toml is nested too deeply."
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("tolerance = { fp8 = 0.1 }", "tolerance 'fp8' is unknown: choose from fp32, tf32, bf16, fp16, top1."),
+        ("tolerance = { bf16 = 0.0 }", "tolerance bf16 = 0 must be above 0 and at most 1."),
+        ("tolerance = { top1 = 99.5 }", "tolerance top1 = 99.5 must be above 0 and at most 1."),
+    ],
+)
+def test_tolerances_that_mean_nothing(line: str, told: str) -> None:
+    assert refused(f"{IMAGE_MODEL}{line}\n") == f"servekit.toml:5: {told}"
 
 
 def test_what_is_not_toml_keeps_tomllibs_place() -> None:

@@ -9,7 +9,7 @@ import yaml
 from golden_files import Golden
 
 import servekit_worker.options
-from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions
+from servekit.domain.model import ImageOptions, ModelSpec, TensorOptions, TextOptions
 from servekit.render.manifest import manifest
 from servekit.render.model_config import Placed, model_config, to_yaml
 
@@ -25,11 +25,13 @@ IMAGE = ModelSpec(
     image=ImageOptions(8, 8, 1, (0.3,), (0.35,), 3),
 )
 TENSOR = ModelSpec("sums", handler="tensor", tensor=TensorOptions((1, 2), "int64"))
-CUSTOM = ModelSpec("rules", handler="mine.py")
+CUSTOM = ModelSpec("rules", handler="mine.py", keep_fp32=("head*",), tolerance={"top1": 0.9, "bf16": 0.03})
+TEXT = ModelSpec("minilm", handler="text", text=TextOptions("embed", 256, True))
 CASES = {
-    "image": (IMAGE, Placed("d.pt", "state_dict", "nets.py", "index_to_name.json", "example/a.png")),
+    "image": (IMAGE, Placed("d.pt", "state_dict", "nets.py", "index_to_name.json", ("example/a.png", "example/b.png"))),
     "tensor": (TENSOR, Placed("s.pt", "torchscript")),
     "custom": (CUSTOM, Placed()),
+    "text": (TEXT, Placed("model", "huggingface")),
 }
 
 
@@ -57,13 +59,16 @@ def test_the_archives_runtime_reads_what_was_written() -> None:
     assert image.model == servekit_worker.options.ModelOptions(
         "state_dict", "d.pt", "nets.py", "Net", {"width": 16, "kind": "größer"}
     )
-    assert (image.labels, image.example) == ("index_to_name.json", "example/a.png")
+    assert (image.labels, image.examples) == ("index_to_name.json", ("example/a.png", "example/b.png"))
     assert image.image == servekit_worker.options.ImageOptions(8, 8, 1, (0.3,), (0.35,), 3)
     tensor = servekit_worker.options.parse(yaml.safe_load(to_yaml(model_config(*CASES["tensor"]))))
     assert tensor.model == servekit_worker.options.ModelOptions("torchscript", "s.pt")
     assert tensor.tensor == servekit_worker.options.TensorOptions((1, 2), "int64")
     custom = servekit_worker.options.parse(yaml.safe_load(to_yaml(model_config(*CASES["custom"]))))
     assert (custom.kind, custom.model, custom.image, custom.tensor) == ("custom", None, None, None)
+    assert custom.keep_fp32 == ("head*",)
+    text = servekit_worker.options.parse(yaml.safe_load(to_yaml(model_config(*CASES["text"]))))
+    assert text.text == servekit_worker.options.TextOptions("embed", 256, True, 5)
 
 
 def test_any_shape_is_null() -> None:

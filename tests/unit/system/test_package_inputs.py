@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from servekit.errors import ModelError
-from servekit.system import labels, weights
-from servekit.system.members import Members
+from servekit.system import labels
+from servekit.system.archives.members import Members
+from servekit.system.model_files import weights
 
 
 @pytest.mark.parametrize(

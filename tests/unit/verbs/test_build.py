@@ -42,13 +42,13 @@ def test_a_wheelhouse_without_torch_is_refused_before_docker_is_asked(tmp_path: 
     for name in WHEELS[1:]:
         (tmp_path / name).touch()
     with pytest.raises(ConfigError, match="there is no wheel of torch\\."):
-        build.build(BuildRequest(wheelhouse=tmp_path), lambda _: None)
+        build.build(BuildRequest(wheelhouse=tmp_path), tmp_path, lambda _: None)
 
 
 def test_no_engine_is_a_host_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "engine_problem", lambda: "the engine sleeps.")
     with pytest.raises(HostError, match="the engine sleeps"):
-        build.build(BuildRequest(), lambda _: None)
+        build.build(BuildRequest(), Path(), lambda _: None)
 
 
 def test_the_context_holds_the_dockers_files_and_the_wheels_and_goes_away(tmp_path: Path) -> None:

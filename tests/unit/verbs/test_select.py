@@ -36,7 +36,7 @@ def archive(path: Path, name: str) -> None:
 
 
 def choose(root: Path, *names: str, toml: Project = Project(), gpus: GpuPlan = CPU):  # noqa: B008 - frozen
-    return select.models(names, toml, root, gpus, unpack=False)
+    return select.models(select.archives(names, toml, root, unpack=False), toml, root, gpus, unpack=False)
 
 
 def test_a_name_is_an_archive_of_the_store_a_path_is_itself(root: Path) -> None:
@@ -89,7 +89,9 @@ def test_threads_are_shared_by_all_workers_and_never_none(root: Path) -> None:
 def test_a_dry_run_fills_no_cache(root: Path) -> None:
     (model,), _ = choose(root, "a")
     assert not (root / ".servekit").exists()
-    (unpacked,), _ = select.models(("a",), Project(), root, CPU, unpack=True)
+    (unpacked,), _ = select.models(
+        select.archives(("a",), Project(), root, unpack=True), Project(), root, CPU, unpack=True
+    )
     assert unpacked.unpacked == model.unpacked
     assert (unpacked.unpacked / "c").is_file()
 
