@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -122,7 +123,7 @@ def _argv(job: LoadJob, processes: int) -> tuple[str, ...]:
         "--spawn-rate",
         str(job.users),
         "--run-time",
-        f"{job.duration_s:g}s",
+        f"{math.ceil(job.duration_s)}s",  # Locust knows whole seconds only; what is sent beyond the end is left out
         "--stop-timeout",
         str(_STOP_GRACE_S),
         "--exit-code-on-error",

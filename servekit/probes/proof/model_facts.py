@@ -48,9 +48,11 @@ def untrained(served: Served) -> str:
     return ""
 
 
-def has_classes(section: dict[str, Any]) -> bool:
-    """Whether the largest output is a class by what the archive says, and not just the largest number."""
+def has_classes(section: dict[str, Any], served: Served) -> bool:
+    """Whether the largest output is a class by what archive or handler say, and not just the largest number."""
     text = section.get("text") or {}
+    if section.get("kind") == "custom" and hasattr(served.handler, "compare"):
+        return True
     return section.get("kind") == "image" or bool(section.get("labels")) or text.get("task") in ("sequence", "token")
 
 

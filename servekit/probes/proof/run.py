@@ -73,7 +73,7 @@ def prove(request: Mapping[str, Any]) -> dict[str, Any]:
         "examples": [],
         "batches": {},
         "trained": "",
-        "top1_counts": model_facts.has_classes(options),
+        "top1_counts": model_facts.has_classes(options, served),
         "flops": None,
         "host_mib": cost.host_mib(),
     }
@@ -95,7 +95,10 @@ def prove(request: Mapping[str, Any]) -> dict[str, Any]:
     result["trained"] = model_facts.untrained(served)
     result["top1_counts"] = result["top1_counts"] and not result["trained"]
     result["flops"] = model_facts.flops(served, asked[0])
-    return result | {"precisions": _table(served, request, asked, seen.singles, deadline)}
+    rows = _table(served, request, asked, seen.singles, deadline)
+    if not result["top1_counts"]:  # the largest of some numbers is no class, and of random ones it means nothing
+        rows = [{**row, "top1": None} for row in rows]
+    return result | {"precisions": rows}
 
 
 def _table(

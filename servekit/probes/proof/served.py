@@ -145,7 +145,7 @@ def _explained(error: BaseException) -> ProofError:
         except ProofError as better:
             return better
     if type(error).__name__ == "SetupError":
-        hint = "Are file, class, --model-arg and weights of the same model?" if model.get("file") else ""
+        hint = "Are file, class, --model-arg and weights of the same model?" if "do not fit" in str(error) else ""
         return ProofError(str(error), hint)
     return ProofError(f"the handler's initialize failed: {said(error)}", "", own_frames(error))
 

@@ -57,3 +57,10 @@ def test_the_environment_does_not_change_the_run(monkeypatch: pytest.MonkeyPatch
     assert "LOCUST_USERS" not in environment
     assert "http_proxy" not in environment
     assert environment["SERVEKIT_LOADTEST"] == str(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(30.0, "30s"), (1.5, "2s"), (0.25, "1s"), (5400.0, "5400s")])
+def test_any_duration_is_one_that_locust_reads(seconds: float, told: str) -> None:
+    """It takes whole seconds and nothing else."""
+    argv = locust._argv(locust.LoadJob("http://127.0.0.1:1", "/predictions/m", (), None, 1, seconds), 1)
+    assert argv[argv.index("--run-time") + 1] == told
