@@ -88,7 +88,8 @@ class ModelHandler(ABC):
         thread_count = threads.bound(self.options.threads)
         self._place = Place(self.device, self.options.threads, properties.get("batch_size") or 1)
         wanted = (self.options.precision, self.device, self.options.precision_reason)
-        if self.options.model is None or self.options.model.format not in ENGINES:
+        engine = self.options.model is not None and self.options.model.format in ENGINES
+        if not engine:  # before the loading, which may be long
             self.precision = precision.resolve(*wanted)
         names = self.options.labels
         self.labels = labels.load(self.model_dir / names) if names else {}
@@ -97,8 +98,9 @@ class ModelHandler(ABC):
         self.model = self.load_model()
         if isinstance(self.model, torch.nn.Module):
             self.model = self.model.eval().to(self.device)
-        elif hasattr(self.model, "own"):
-            self.precision = precision.of_engine(self.model, *wanted)
+        if engine:
+            decided = hasattr(self.model, "own")  # a handler's own load_model may make a module of the program
+            self.precision = precision.of_engine(self.model, *wanted) if decided else precision.resolve(*wanted)
         if self.options.keep_fp32:
             kept = keep_fp32.apply(self.model, self.options.keep_fp32, self.precision)
             log.info("servekit: %d modules compute in fp32: %s", len(kept), ", ".join(kept))

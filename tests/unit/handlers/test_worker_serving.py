@@ -216,3 +216,14 @@ def test_kept_modules_and_a_given_reason_reach_the_worker(tmp_path: Path, caplog
         assert handler.model[0](torch.ones(1, 2)).dtype == torch.bfloat16
         assert handler.model(torch.ones(1, 2)).dtype == torch.float32
     assert "1 modules compute in fp32: 1" in caplog.text
+
+
+def test_a_handler_may_make_a_module_of_an_engines_file(tmp_path: Path) -> None:
+    class Own(TensorHandler):
+        def load_model(self) -> torch.nn.Module:
+            return torch.nn.Linear(2, 2)
+
+    handler = Own()
+    model = {"format": "exported", "weights": "m.pt2"}
+    handler.initialize(Context(tmp_path, {"kind": "tensor", "precision": "bf16", "model": model}))
+    assert (handler.precision.name, handler.precision.reason) == ("bf16", "as configured")
